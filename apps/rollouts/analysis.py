@@ -8,8 +8,8 @@ waiting would only hurt more requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,12 +75,12 @@ def _shadow_pairs(rows: Comparisons) -> _Pairs:
     """Pair every mirrored request with itself: both versions answered it, one after the other."""
     nothing = np.full(len(rows), np.nan)
     counted = np.flatnonzero(cap_nodes(rows.node))
-    sides = [
-        Requests(rows.time_s, rows.node, rows.batch_size, latency, error, nothing, nothing)
-        for latency, error in ((rows.baseline_ms, rows.baseline_error), (rows.candidate_ms, rows.candidate_error))
-    ]
+    baseline = Requests(
+        rows.time_s, rows.node, rows.batch_size, rows.baseline_ms, rows.baseline_error, nothing, nothing
+    )
+    candidate = replace(baseline, latency_ms=rows.candidate_ms, error=rows.candidate_error)
     classes = batch_class(rows.batch_size)[counted]
-    return _Pairs(*sides, Matched(counted, counted[:, None], rows.node[counted], classes))
+    return _Pairs(baseline, candidate, Matched(counted, counted[:, None], rows.node[counted], classes))
 
 
 def _live_pairs(data: StageData) -> _Pairs:
@@ -108,11 +108,8 @@ def _similarity(job: _Job) -> list[Finding]:
     interval = confidence_sequence(np.minimum(x, 1.0), job.alpha, job.rule.bold)
     verdict = _verdict(interval, job.rule.margin, job.needed)
     numbers = f"{interval.estimate:.3f} ({interval.low:.3f}–{interval.high:.3f}, {interval.samples:,} pairs)"
-    relation = {
-        SUCCESSFUL: f"at or above the required {job.rule.margin:g}",
-        FAILED: f"below the required {job.rule.margin:g}",
-        INCONCLUSIVE: f"not yet clear of the required {job.rule.margin:g}",
-    }
+    limit = f"the required {job.rule.margin:g}"
+    inside, beyond = f"above {limit}", f"below {limit}"
     return [
         Finding(
             metric="similarity",
@@ -125,7 +122,7 @@ def _similarity(job: _Job) -> list[Finding]:
             margin=job.rule.margin,
             samples=interval.samples,
             needed=job.needed,
-            sentence=_sentence("Output similarity is", numbers, relation, verdict, interval, job.needed, "pairs"),
+            sentence=_sentence("Output similarity is", numbers, inside, beyond, verdict, interval, job.needed, "pairs"),
             detail=_similarity_detail(rows, usable, x),
         )
     ]
@@ -167,60 +164,42 @@ def _means_by(codes: Ints, x: Floats, names: Any) -> list[dict[str, Any]]:
 
 
 def _errors(job: _Job) -> list[Finding]:
-    baseline, candidate = job.pairs.baseline.error.astype(float), job.pairs.candidate.error.astype(float)
-    return [_rise(job, "errors", "Error rate", baseline, candidate, "difference of the error rates")]
+    good = [(~side.error).astype(float) for side in (job.pairs.baseline, job.pairs.candidate)]
+    return [_change(job, "errors", "Error rate", good, of_bad=True, of="difference of the error rates")]
 
 
 def _p99(job: _Job) -> list[Finding]:
     """Judge the share of requests above a line: the p99 of the baseline's first requests, which then don't count."""
-    baseline, candidate = _latencies(job.pairs.baseline), _latencies(job.pairs.candidate)
-    shown = {"baseline": quantile(baseline), "candidate": quantile(candidate), "unit": "ms"}
-    if len(baseline) <= CALIBRATION:
-        sentence = f"p99 latency: {len(baseline):,} of {CALIBRATION} baseline requests that set the line."
-        return [Finding("p99", job.rule.required, NO_DATA, needed=job.needed, sentence=sentence, **shown)]
-    line_ms = float(np.quantile(baseline[:CALIBRATION], 0.99))
-    matched = job.pairs.matched
+    latencies = [_latencies(side) for side in (job.pairs.baseline, job.pairs.candidate)]
+    baseline_ms, candidate_ms = (quantile(side) for side in latencies)
+    if len(latencies[0]) <= CALIBRATION:
+        sentence = f"p99 latency: {len(latencies[0]):,} of {CALIBRATION} baseline requests that set the line."
+        finding = Finding("p99", job.rule.required, NO_DATA, needed=job.needed, sentence=sentence)
+    else:
+        line_ms = float(np.quantile(latencies[0][:CALIBRATION], 0.99))
+        finding = _change(
+            replace(job, pairs=_without_calibration(job.pairs)),
+            "p99",
+            f"Share of requests above {line_ms:.1f} ms, the baseline's p99,",
+            [(side <= line_ms).astype(float) for side in latencies],
+            of_bad=True,
+            of="difference of the shares above the baseline's p99",
+        )
+    detail = {**finding.detail, "by_batch": _latency_by_batch(job.pairs)}
+    return [replace(finding, baseline=baseline_ms, candidate=candidate_ms, unit="ms", detail=detail)]
+
+
+def _without_calibration(pairs: _Pairs) -> _Pairs:
+    matched = pairs.matched
     later = (matched.baseline >= CALIBRATION).all(axis=1)
-    rest = Matched(matched.candidate[later], matched.baseline[later], matched.node[later], matched.batch_class[later])
-    above = _Job(job.rule, job.alpha, job.needed, job.data, _Pairs(job.pairs.baseline, job.pairs.candidate, rest))
-    of = "difference of the shares above the baseline's p99"
-    name = f"Share of requests above {line_ms:.1f} ms, the baseline's p99,"
-    finding = _rise(above, "p99", name, (baseline > line_ms).astype(float), (candidate > line_ms).astype(float), of)
-    detail = {**finding.detail, "line_ms": line_ms, "by_batch": _latency_by_batch(job.pairs)}
-    return [Finding(**{**vars(finding), **shown, "detail": detail})]
-
-
-def _rise(job: _Job, metric: str, name: str, baseline: Floats, candidate: Floats, of: str) -> Finding:
-    """Judge that a share of bad requests rises by at most the margin; columns (n_b,) and (n_c,) of 0 and 1."""
-    bad_c, bad_b = _paired(job, baseline, candidate)
-    margin = job.rule.margin
-    interval = confidence_sequence((1.0 + bad_b - bad_c) / 2.0, job.alpha, job.rule.bold)
-    verdict = _verdict(interval, (1.0 - margin) / 2.0, job.needed)
-    estimate, low, high = (1.0 - 2.0 * value for value in (interval.estimate, interval.high, interval.low))
-    numbers = f"{points(estimate)} points ({points(low)} to {points(high)}, {interval.samples:,} requests)"
-    allowed = f"the allowed {points(margin)} points"
-    relation = {
-        SUCCESSFUL: f"within {allowed}",
-        FAILED: f"above {allowed}",
-        INCONCLUSIVE: f"not yet clear of {allowed}",
-    }
-    return Finding(
-        metric=metric,
-        required=job.rule.required,
-        verdict=verdict,
-        unit="share",
-        baseline=mean(bad_b),
-        candidate=mean(bad_c),
-        estimate=estimate if interval.samples else None,
-        low=low,
-        high=high,
-        margin=margin,
-        better="lower",
-        samples=interval.samples,
-        needed=job.needed,
-        sentence=_sentence(f"{name} changes by", numbers, relation, verdict, interval, job.needed, "requests"),
-        detail={"of": of, **job.pairs.matched.detail},
+    rest = replace(
+        matched,
+        candidate=matched.candidate[later],
+        baseline=matched.baseline[later],
+        node=matched.node[later],
+        batch_class=matched.batch_class[later],
     )
+    return replace(pairs, matched=rest)
 
 
 def _slo(job: _Job) -> list[Finding]:
@@ -229,53 +208,75 @@ def _slo(job: _Job) -> list[Finding]:
     Both must hold to pass; since either one failing is enough to fail, that side's α is halved.
     """
     limit_ms = job.data.slo_latency_ms
+    name = f"Share of requests within {limit_ms:g} ms"
     sides = (job.pairs.baseline, job.pairs.candidate)
     good = [((_latencies(side) <= limit_ms) & ~side.error).astype(float) for side in sides]
-    good_c, good_b = _paired(job, *good)
-    name = f"Share of requests within {limit_ms:g} ms"
-    detail = {"of": "difference of the shares within the SLO", "by_batch": _latency_by_batch(job.pairs)}
-    change = confidence_sequence((1.0 + good_c - good_b) / 2.0, job.alpha, job.rule.bold, job.alpha / 2.0)
-    verdict = _verdict(change, (1.0 - job.rule.margin) / 2.0, job.needed)
-    estimate, low, high = (2.0 * value - 1.0 for value in (change.estimate, change.low, change.high))
-    numbers = f"{points(estimate)} points ({points(low)} to {points(high)}, {change.samples:,} requests)"
-    common = {"required": job.rule.required, "unit": "share", "needed": job.needed, "samples": change.samples}
-    fall = Finding(
-        metric="slo_share",
-        verdict=verdict,
-        baseline=mean(good_b),
-        candidate=mean(good_c),
-        estimate=estimate if change.samples else None,
-        low=low,
-        high=high,
-        margin=-job.rule.margin,
-        sentence=_sentence(
-            f"{name} changes by", numbers, _relation(f"{points(-job.rule.margin)} points"), verdict, change, job.needed
-        ),
-        detail=detail,
-        **common,
+    against = job.alpha / 2.0
+    fall = _change(
+        job, "slo_share", name, good, of_bad=False, of="difference of the shares within the SLO", against=against
     )
-    line = confidence_sequence(good_c, job.alpha, job.rule.bold, job.alpha / 2.0)
+    fall = replace(fall, detail={**fall.detail, "by_batch": _latency_by_batch(job.pairs)})
+    return [fall, _red_line(job, name, good[1], against)]
+
+
+def _red_line(job: _Job, name: str, good: Floats, against: float) -> Finding:
+    x = good[job.pairs.matched.candidate]
+    line = confidence_sequence(x, job.alpha, job.rule.bold, against)
     verdict = _verdict(line, SLO_RED_LINE, job.needed)
     numbers = f"{line.estimate:.1%} ({line.low:.1%}–{line.high:.1%}, {line.samples:,} requests)"
-    red_line = Finding(
+    limit = f"the {SLO_RED_LINE:.0%} red line"
+    return Finding(
         metric="slo_red_line",
+        required=job.rule.required,
         verdict=verdict,
-        candidate=mean(good_c),
-        estimate=mean(good_c),
+        unit="share",
+        candidate=mean(x),
+        estimate=mean(x),
         low=line.low,
         high=line.high,
         margin=SLO_RED_LINE,
-        sentence=_sentence(f"{name} is", numbers, _relation(f"{SLO_RED_LINE:.0%} red line"), verdict, line, job.needed),
+        samples=line.samples,
+        needed=job.needed,
+        sentence=_sentence(f"{name} is", numbers, "above " + limit, "below " + limit, verdict, line, job.needed),
         detail={"of": "share of the candidate's requests within the SLO"},
-        **common,
     )
-    return [fall, red_line]
 
 
-def _paired(job: _Job, baseline: Floats, candidate: Floats) -> tuple[Floats, Floats]:
-    """Return candidate values (k,) and the means of their matched baseline values (k,)."""
-    matched = job.pairs.matched
-    return candidate[matched.candidate], baseline[matched.baseline].mean(axis=1)
+def _change(
+    job: _Job, metric: str, name: str, good: Sequence[Floats], *, of_bad: bool, of: str, against: float | None = None
+) -> Finding:
+    """Judge that the share of good requests falls by at most the margin, and tell it as a change of either.
+
+    `good` are the baseline's and the candidate's columns of 0 and 1, (n_b,) and (n_c,).
+    """
+    matched, margin = job.pairs.matched, job.rule.margin
+    theirs, mine = good[0][matched.baseline].mean(axis=1), good[1][matched.candidate]  # (k,) each
+    interval = confidence_sequence((1.0 + mine - theirs) / 2.0, job.alpha, job.rule.bold, against)
+    verdict = _verdict(interval, (1.0 - margin) / 2.0, job.needed)
+    estimate, low, high = (2.0 * value - 1.0 for value in (interval.estimate, interval.low, interval.high))
+    if of_bad:
+        estimate, low, high, theirs, mine = -estimate, -high, -low, 1.0 - theirs, 1.0 - mine
+    bound = margin if of_bad else -margin
+    numbers = f"{points(estimate)} points ({points(low)} to {points(high)}, {interval.samples:,} requests)"
+    limit = f"the allowed {points(bound)} points"
+    beyond = f"{'above' if of_bad else 'below'} {limit}"
+    return Finding(
+        metric=metric,
+        required=job.rule.required,
+        verdict=verdict,
+        unit="share",
+        baseline=mean(theirs),
+        candidate=mean(mine),
+        estimate=estimate if interval.samples else None,
+        low=low,
+        high=high,
+        margin=bound,
+        better="lower" if of_bad else "higher",
+        samples=interval.samples,
+        needed=job.needed,
+        sentence=_sentence(f"{name} changes by", numbers, f"within {limit}", beyond, verdict, interval, job.needed),
+        detail={"of": of, **matched.detail},
+    )
 
 
 def _latencies(side: Requests) -> Floats:
@@ -305,26 +306,21 @@ def _latency_by_batch(pairs: _Pairs) -> list[dict[str, Any]]:
     return table
 
 
-def _relation(limit: str) -> dict[str, str]:
-    return {
-        SUCCESSFUL: f"within the allowed {limit}",
-        FAILED: f"below the allowed {limit}",
-        INCONCLUSIVE: f"not yet clear of the allowed {limit}",
-    }
-
-
 def _sentence(
     name: str,
     numbers: str,
-    relation: dict[str, str],
+    inside: str,
+    beyond: str,
     verdict: str,
     interval: Interval,
     needed: int,
     unit: str = "requests",
 ) -> str:
+    """Say a judgement in one sentence; `inside` and `beyond` name the bound from either side of it."""
     if verdict == NO_DATA:
         what = name.removesuffix(" is").removesuffix(" changes by")
         return f"{what}: {interval.samples:,} of {needed:,} {unit} needed so far."
+    relation = {SUCCESSFUL: inside, FAILED: beyond, INCONCLUSIVE: f"not yet clear of {inside.split(' ', 1)[1]}"}
     return f"{name} {numbers}, {relation[verdict]}."
 
 

@@ -47,15 +47,13 @@ class MetricRule(Strict):
     """One metric, its margin, and whether it decides (required) or only informs (advisory)."""
 
     name: MetricName
-    margin: float = Field(gt=0.0, le=1.0)
+    margin: float = Field(gt=0.0, lt=1.0)
     required: bool = True
 
     @model_validator(mode="after")
     def _may_decide(self) -> MetricRule:
         if self.required and self.name in ADVISORY_ONLY:
             raise ValueError(f"{self.name} can only be advisory: its interval is not valid under repeated looks")
-        if self.name is MetricName.SIMILARITY and self.margin >= 1.0:
-            raise ValueError("a mean similarity above 1 can never be shown; ask for less")
         return self
 
     @property
@@ -71,7 +69,7 @@ class MetricRule(Strict):
         """
         if self.name is MetricName.SIMILARITY:
             return confidence.fewest_samples(1.0, self.margin, alpha, self.bold)
-        if self.name in ADVISORY_ONLY or self.margin >= 1.0:
+        if self.name in ADVISORY_ONLY:
             return 1
         of_difference = confidence.fewest_samples(0.5, (1.0 - self.margin) / 2.0, alpha, self.bold)
         if self.name is not MetricName.SLO:
@@ -237,7 +235,9 @@ def check_plan(plan: Sequence[AnyStage]) -> None:
 def _check_samples(plan: Sequence[AnyStage]) -> None:
     alpha = alpha_each(plan)
     for index, stage in enumerate(plan):
-        for rule in stage.required if isinstance(stage, AnalysingStage) else ():
+        if not isinstance(stage, AnalysingStage):
+            continue
+        for rule in stage.required:
             fewest = rule.fewest_samples(alpha)
             if stage.min_samples < fewest:
                 raise DomainError(
