@@ -156,3 +156,11 @@ def activate(node: Node, now: datetime) -> None:
     """Bring an accepted node to active, as its first poll does."""
     reports.record_poll(node.pk, PollRequest(boot_id=uuid4(), report_seq=1, agent_version="1.0"), now=now)
     node.refresh_from_db()
+
+
+def store(home: Path, digest: str, content: bytes) -> Path:
+    """Put an artifact's bytes where the store keeps them."""
+    path = home / "artifacts" / "sha3" / digest[:2] / f"{digest}.aifb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
