@@ -15,6 +15,7 @@ from apps.rollouts import targets
 from apps.rollouts.findings import FAILED, SUCCESSFUL, Finding
 from apps.rollouts.plans import (
     DEFAULT_LIMITS,
+    SILENT,
     Action,
     Await,
     Complete,
@@ -250,11 +251,20 @@ def resumed(stage: StageView, now: datetime) -> tuple[str, datetime]:
 
 
 def _exclusions(s: Snapshot) -> list[Action]:
-    return [ExcludeNode(node.id, node.sick) for node in s.nodes if node.sick and not node.excluded]
+    """Leave out who is sick or silent. Silence ends by itself; sickness, once on record, lasts for the attempt, lest a
+    flickering condition choose which samples count.
+    """
+    leave = [ExcludeNode(node.id, node.sick or node.silent) for node in s.nodes if _unfit(node) and not node.excluded]
+    back = [IncludeNode(node.id) for node in s.nodes if node.excluded == SILENT and not _unfit(node)]
+    return [*leave, *back]
+
+
+def _unfit(node: NodeView) -> bool:
+    return bool(node.sick or node.silent)
 
 
 def _recovered(s: Snapshot) -> list[Action]:
-    return [IncludeNode(node.id) for node in s.nodes if node.excluded and not node.sick]
+    return [IncludeNode(node.id) for node in s.nodes if node.excluded and not _unfit(node)]
 
 
 def _weights(s: Snapshot) -> list[Action]:
