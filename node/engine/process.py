@@ -1,7 +1,7 @@
 """One engine's life: enter the sandbox, load, warm up, serve, drain.
 
-It starts as a fork of the fork server, with the artifact's open file. Whatever goes wrong while it loads stays readable on
-its health socket for a while before it exits, so that the agent can report the reason.
+It starts as a fork of the fork server, with the artifact's open file. Whatever goes wrong while it loads stays readable
+on its health socket for a while before it exits, so that the agent can report the reason.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BODY_BYTES = 4 << 20
 
 @dataclass
 class State:
-    """What the health socket tells. Written by the engine's threads, read by the health thread; each field is one object."""
+    """What the health socket tells: written by the engine's threads, read by the health thread, a field at a time."""
 
     request: SpawnRequest
     sandbox: Sandbox

@@ -47,7 +47,7 @@ def main() -> int:
     try:
         refuse_preloads()
     except SandboxError as error:
-        log.error("%s", error)  # noqa: TRY400 - the sentence is the message, a trace adds nothing
+        log.error("%s", error)
         return 1
     _preload()
     from node.wire.listener import bind_unix
@@ -95,7 +95,8 @@ class _Zygote:
         # a handler must be installed for SIGCHLD to reach the wake-up pipe
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         while not self._must_stop:
-            readable, _, _ = select.select([self._listener, self._wake_read, *self._clients], [], [])
+            watched: list[int | socket.socket] = [self._listener, self._wake_read, *self._clients]
+            readable, _, _ = select.select(watched, [], [])
             if self._wake_read in readable:
                 os.read(self._wake_read, 4096)
                 self._reap()
@@ -151,7 +152,7 @@ class _Zygote:
                 raise SpawnError("bad_message", f"A spawn message carries one open file, this one has {len(fds)}.")
             return self._spawn(parse_spawn(message), fds[0])
         except SpawnError as error:
-            log.error("%s: %s", error.code, error)  # noqa: TRY400 - the sentence is the message
+            log.error("%s: %s", error.code, error)
             return {"pid": None, "start_time": None, "error": error.sentence, "code": error.code}
 
     def _spawn(self, request: Any, artifact_fd: int) -> dict[str, Any]:
@@ -169,6 +170,7 @@ class _Zygote:
         started = _start_time(pid)
         failure = _read_failure(read_end)
         if failure is not None:
+            os.kill(pid, signal.SIGKILL)
             raise SpawnError("engine_start_failed", failure)
         log.info("engine %d of slot %s: %s %d", pid, request.slot, request.identity.model, request.identity.version)
         return {"pid": pid, "start_time": started, "error": None}
@@ -214,9 +216,15 @@ def _run(request: Any, artifact_fd: int, write_end: int) -> int:
     from node.engine import process
     from node.engine.errors import EngineError
 
+    has_spoken = False
+
     def say(text: str) -> None:
-        os.write(write_end, text.encode())
-        os.close(write_end)
+        nonlocal has_spoken
+        # once: later the number of the closed descriptor may be another file's
+        if not has_spoken:
+            has_spoken = True
+            os.write(write_end, text.encode())
+            os.close(write_end)
 
     try:
         return process.run(request, artifact_fd, lambda: say("ok"))
