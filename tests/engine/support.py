@@ -93,9 +93,9 @@ class Engine:
 
         return dict(wait_until(ready, "the engine's readiness"))
 
-    def client(self) -> UnixClient:
+    def client(self, *, reopens: bool = True) -> UnixClient:
         """A connection of its own to the serving socket."""
-        return UnixClient(self.socket, timeout_s=20)
+        return UnixClient(self.socket, timeout_s=20, reopens=reopens)
 
     def infer(self, inputs: list[dict[str, Any]], headers: Mapping[str, str] = {}, **body: Any) -> Answer:
         """One inference request on a connection of its own."""
@@ -206,9 +206,8 @@ def fork_server(env: Mapping[str, str] = {}) -> Iterator[ForkServer]:
     with tempfile.TemporaryDirectory(prefix="fz-") as name:
         folder = Path(name)
         path = folder / "z.sock"
-        log = open(folder / "zygote.log", "wb")
         command = [sys.executable, "-m", "node.engine.zygote", "--socket", str(path)]
-        with log:
+        with (folder / "zygote.log").open("wb") as log:
             process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, **env})
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
