@@ -1,0 +1,7 @@
+"""Addresses. Every app has urls.py (pages) and, where it has a REST side, api_urls.py."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern, URLResolver
+
+urlpatterns: list[URLPattern | URLResolver] = []
