@@ -39,10 +39,14 @@ def configuration(layout: Layout, host: str, port: int) -> dict[str, Any]:
     """Caddy's JSON configuration: live for what waits, files for what is static, web for all else."""
     hashed = {
         "match": [{"path": ["/static/vendor/*"]}],
-        "handle": [{"handler": "headers", "response": {"set": {"Cache-Control": ["public, max-age=31536000, immutable"]}}}],
+        "handle": [
+            {"handler": "headers", "response": {"set": {"Cache-Control": ["public, max-age=31536000, immutable"]}}}
+        ],
     }
     revalidated = {
-        "handle": [{"handler": "headers", "response": {"set": {"Cache-Control": ["public, max-age=0, must-revalidate"]}}}],
+        "handle": [
+            {"handler": "headers", "response": {"set": {"Cache-Control": ["public, max-age=0, must-revalidate"]}}}
+        ],
     }
     static = {
         "handler": "subroute",

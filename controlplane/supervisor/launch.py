@@ -107,8 +107,7 @@ def assemble(options: Options, layout: Layout, secrets: Secrets) -> tuple[Infras
         redis_url = broker.url
     web = {**plain, "DATABASE_URL": database_url, "REDIS_URL": redis_url, "FARRIER_SECRET_KEY": secrets.secret_key}
     worker = {**web, "FARRIER_OWNER_DATABASE_URL": owner_url} if owner_url else web
-    owner = {**web, "DATABASE_URL": owner_url or database_url, "FARRIER_APP_ROLE_URL": database_url}
-    environments = Environments(plain, web, worker, owner)
+    environments = Environments(plain, web, worker)
     site = Site(layout, environments, options.host, options.port, options.gateway_port_base, options.nodes)
     return Infrastructure(cluster, specs, database_url), site
 
@@ -145,7 +144,8 @@ def check_ports(site: Site) -> None:
         by = f"by {owner[1]} (process {owner[0]})" if owner else "by another program"
         setting = "FARRIER_ORIGIN" if who == "edge" else "FARRIER_GATEWAY_PORT_BASE"
         raise SupervisorError(
-            "port_taken", f"Port {port}, which the {who} needs, is taken {by}: stop it, or choose others with {setting}."
+            "port_taken",
+            f"Port {port}, which the {who} needs, is taken {by}: stop it, or choose others with {setting}.",
         )
 
 

@@ -11,7 +11,9 @@ from controlplane.supervisor.errors import SupervisorError
 # A unix socket's path holds 107 bytes; the longest below the home is a node's: nodes/node-1/run/<socket>.
 LONGEST_HOME = 60
 MARKER = "FARRIER_HOME"
-MARKER_TEXT = "The state of a Farrier control plane lies in this folder. `make reset` empties only folders with this file.\n"
+MARKER_TEXT = (
+    "The state of a Farrier control plane lies in this folder. `make reset` empties only folders with this file.\n"
+)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Terminal:
         if not self._open:
             return
         try:
-            print(text, file=self._stream, flush=True)  # noqa: T201: this is the terminal
+            print(text, file=self._stream, flush=True)
         except (BrokenPipeError, ValueError):
             self._open = False  # `make up | head`: go on without a reader
 

@@ -96,9 +96,7 @@ class Supervisor:
             )
         # A program that can't even start says so in its log: better seen now than after a minute of retries.
         if process.state is State.FAILED or (process.state is State.BACKOFF and process.restarts >= 2):
-            raise SupervisorError(
-                "start_failed", f"{process.spec.name} {process.detail}.{self._last_words(process)}"
-            )
+            raise SupervisorError("start_failed", f"{process.spec.name} {process.detail}.{self._last_words(process)}")
 
     def _report_waiting(self, started: list[Process], waited_s: float) -> None:
         waiting = [f"{p.spec.name} ({p.detail or p.state})" for p in started if p.state is not State.READY]
@@ -119,9 +117,7 @@ class Supervisor:
             while process.state not in (State.DONE, State.FAILED):
                 self._tick()
                 if time.monotonic() - begun > spec.ready_timeout_s:
-                    raise SupervisorError(
-                        "step_timeout", f"{spec.name} took longer than {spec.ready_timeout_s:g} s."
-                    )
+                    raise SupervisorError("step_timeout", f"{spec.name} took longer than {spec.ready_timeout_s:g} s.")
                 self._sleep(TICK_S / 2)
         finally:
             if process.state in (State.DONE, State.FAILED):

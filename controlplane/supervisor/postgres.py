@@ -66,7 +66,9 @@ def namespace_prefix() -> tuple[str, ...] | None:
     """`unshare …` that makes root look like an ordinary user to PostgreSQL; None where that is forbidden."""
     unshare = shutil.which("unshare")
     # initdb looks its user up by number: one with an entry in /etc/passwd.
-    user = next((entry for entry in sorted(pwd.getpwall(), key=lambda e: (e.pw_uid != 1000, e.pw_uid)) if entry.pw_uid), None)
+    user = next(
+        (entry for entry in sorted(pwd.getpwall(), key=lambda e: (e.pw_uid != 1000, e.pw_uid)) if entry.pw_uid), None
+    )
     if unshare is None or user is None:
         return None
     prefix = (unshare, "--user", f"--map-user={user.pw_uid}", f"--map-group={user.pw_gid}", "--")
@@ -131,14 +133,14 @@ class Cluster:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True, mode=0o700)
         if self.runner.uid is not None:
-            os.chown(unfinished, self.runner.uid, self.runner.gid or -1)
+            os.chown(unfinished, self.runner.uid, -1)
+        password_file = self._password_file()
         command = self.runner.command(
-            "initdb", "-D", str(unfinished), "-U", SUPERUSER, "-A", "scram-sha-256", "--pwfile", "/dev/stdin",
+            "initdb", "-D", str(unfinished), "-U", SUPERUSER, "-A", "scram-sha-256", f"--pwfile={password_file}",
             "-E", "UTF8", "--locale-provider=builtin", "--locale=C.UTF-8", "-k", *(() if self.durable else ("-N",)),
         )  # fmt: skip
         done = subprocess.run(
             command,
-            input=self.superuser_password.encode() + b"\n",
             capture_output=True,
             check=False,
             cwd="/",
@@ -146,14 +148,26 @@ class Cluster:
             group=self.runner.gid,
             extra_groups=[] if self.runner.uid is not None else None,
         )
+        password_file.unlink()
         if done.returncode != 0:
             words = done.stderr.decode(errors="replace").strip()
             raise SupervisorError("initdb_failed", f"PostgreSQL's initdb failed in {unfinished}: {words}")
         unfinished.replace(self.folder)
 
+    def _password_file(self) -> Path:
+        path = self.folder.with_name("pg.password")
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(self.superuser_password + "\n")
+        if self.runner.uid is not None:
+            os.chown(path, self.runner.uid, -1)
+        return path
+
     def _check_version(self) -> None:
         found = (self.folder / "PG_VERSION").read_text().strip()
-        output = subprocess.run(self.runner.command("postgres", "--version"), capture_output=True, check=True, text=True)
+        output = subprocess.run(
+            self.runner.command("postgres", "--version"), capture_output=True, check=True, text=True
+        )
         ours = output.stdout.split()[-1].split(".")[0]
         if found != ours:
             raise SupervisorError(
@@ -182,7 +196,9 @@ class Cluster:
             wave=0,
             env=env,
             cwd=cwd,
-            ready=Probe(check=lambda: database_problem(self.url(SUPERUSER, self.superuser_password, "postgres")), recheck_s=5),
+            ready=Probe(
+                check=lambda: database_problem(self.url(SUPERUSER, self.superuser_password, "postgres")), recheck_s=5
+            ),
             ready_timeout_s=120,  # crash recovery
             # Fast shutdown: the default (SIGTERM) waits for every client, for ever.
             stop_signal=signal.SIGINT,

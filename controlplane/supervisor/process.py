@@ -79,7 +79,7 @@ class Process:
                     cwd=spec.cwd,
                     env=dict(spec.env),
                     start_new_session=True,  # Ctrl-C in the terminal is ours alone to hand on
-                    preexec_fn=_child_setup(spec, os.getpid()),  # noqa: PLW1509: we have one thread
+                    preexec_fn=_child_setup(spec, os.getpid()),  # fork-safe: we have one thread
                 )
             except OSError as error:
                 raise SupervisorError(

