@@ -24,7 +24,7 @@ from controlplane.supervisor.redis import Broker
 from controlplane.supervisor.spec import ProcessSpec
 from controlplane.supervisor.statefile import StateFile
 
-PASSWORD = "only-for-this-run"  # noqa: S105: the services are reachable on loopback and gone with the run
+PASSWORD = "only-for-this-run"  # noqa: S105 services on loopback, gone with the run
 
 
 def services(home: Path, environment: dict[str, str]) -> tuple[list[ProcessSpec], dict[str, str]]:
