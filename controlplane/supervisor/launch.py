@@ -1,6 +1,7 @@
 """`make up`, from an empty folder to the banner."""
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Mapping
@@ -149,18 +150,18 @@ def check_ports(site: Site) -> None:
         )
 
 
-def end_leftovers(state_file: StateFile, terminal: Terminal) -> None:
-    """After a kill -9 of a supervisor: wait for what it had started, then kill what won't end."""
+def end_leftovers(state_file: StateFile, terminal: Terminal, grace_s: float = LEFTOVER_GRACE_S) -> None:
+    """After a kill -9 of a supervisor: wait for what the kernel told to end, then kill what won't."""
     left = [row for row in state_file.read() if row.identity and procfs.is_alive(row.identity)]
     if not left:
         return
     terminal.say(f"Ending what an earlier start left behind: {', '.join(row.name for row in left)}")
-    deadline = time.monotonic() + LEFTOVER_GRACE_S
+    deadline = time.monotonic() + grace_s
     while time.monotonic() < deadline and any(row.identity and procfs.is_alive(row.identity) for row in left):
         time.sleep(0.1)
     for row in left:
         if row.identity and procfs.is_alive(row.identity):
-            os.kill(row.identity.pid, 9)
+            os.kill(row.identity.pid, signal.SIGKILL)
     state_file.remove()
 
 

