@@ -34,7 +34,9 @@ class Client:
     repetition has no second effect.
     """
 
-    def __init__(self, server: str, token: str, *, tries: int = 5, transport: httpx2.BaseTransport | None = None) -> None:
+    def __init__(
+        self, server: str, token: str, *, tries: int = 5, transport: httpx2.BaseTransport | None = None
+    ) -> None:
         self.server = server.rstrip("/")
         self._tries = tries
         self._http = httpx2.Client(

@@ -32,7 +32,8 @@ def main(
         "http://127.0.0.1:8700"
     ),
     token: Annotated[
-        str, typer.Option(envvar="FARRIER_TOKEN", help="API token; its scopes bound what you may do.", show_default=False)
+        str,
+        typer.Option(envvar="FARRIER_TOKEN", help="API token; its scopes bound what you may do.", show_default=False),
     ] = "",
 ) -> None:
     """Keep the global options for the commands."""

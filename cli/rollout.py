@@ -92,7 +92,9 @@ def _watch(client: Client, rollout_id: str, timeout_s: float) -> None:
 
 
 @app.command("list")
-def list_rollouts(context: typer.Context, model: Annotated[str | None, typer.Option(help="Only of this model.")] = None) -> None:
+def list_rollouts(
+    context: typer.Context, model: Annotated[str | None, typer.Option(help="Only of this model.")] = None
+) -> None:
     """List rollouts, newest first."""
     table = Table("#", "model", "from", "to", "phase", "asked by", "decision")
     with client_of(context) as client:

@@ -57,10 +57,9 @@ def nodes(context: typer.Context, as_json: AsJson = False) -> None:
         "zone": lambda row: row["zone"],
         "phase": lambda row: row["phase"],
         "last seen": lambda row: row["last_seen_at"] or "never",
-        "runs": lambda row: ", ".join(
-            f"{item['model']} v{item['version']} {item['state']}" for item in row["deployments"]
-        )
-        or "–",
+        "runs": lambda row: (
+            ", ".join(f"{item['model']} v{item['version']} {item['state']}" for item in row["deployments"]) or "–"
+        ),
     }
     _print(rows, columns, as_json)
 
