@@ -121,7 +121,7 @@ def _agent(site: Site, number: int) -> ProcessSpec:
     port = site.gateway_port_base + number
     command = python(
         "-m", "node.agent", "run", "--home", str(home), "--server", site.origin,
-        "--name", site.node_name(number), "--zone", ZONES[(number - 1) % len(ZONES)], "--gateway-port", str(port),
+        "--name", site.node_name(number), "--zone", ZONES[(number - 1) % len(ZONES)], "--gateway-port", str(port), "--join-token-file", str(home / "join-token"),
     )  # fmt: skip
     return ProcessSpec(
         name=f"agent-{number}",
@@ -148,7 +148,7 @@ def story(site: Site) -> list[ProcessSpec]:
     return [
         ProcessSpec(
             name="story",
-            command=python("-m", "demo.story"),
+            command=python("-m", "demo.story", "--home", str(site.layout.home), "--server", site.origin),
             wave=WAVE_STORY,
             env=site.environments.plain,
             cwd=site.layout.root,
