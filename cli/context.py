@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import typer
-from aifb.errors import AifbError
 from rich.console import Console
 
+from aifb.errors import AifbError
 from cli.client import ApiError, Client, Unreachable
 
 EXIT_FAILURE = 1

@@ -43,8 +43,8 @@ def capture(
     """Export `module` in evaluation mode, called with `example_inputs` by keyword.
 
     `dynamic_shapes` gives the dimensions (axis → torch.export.Dim) that may vary, per input; sizes of the examples
-    there must be at least 2, or torch takes them for fixed. A module that returns a dict names its outputs; a single tensor
-    is called `output`, those of a tuple `output_0`, `output_1`, …. Raises AifbError(not_importable).
+    there must be at least 2, or torch takes them for fixed. A module that returns a dict names its outputs; a single
+    tensor is called `output`, those of a tuple `output_0`, `output_1`, …. Raises AifbError(not_importable).
     """
     module = module.eval()
     shapes = {name: dict(dynamic_shapes.get(name, {})) for name in example_inputs}

@@ -78,9 +78,12 @@ def train(seed: int, *, epochs: int = 12) -> Trained:
         module = DigitClassifier()
         optimiser = torch.optim.Adam(module.parameters(), lr=3e-3)
         for _ in range(epochs):
-            for rows in torch.randperm(len(inputs)).split(_BATCH):
+            order = torch.randperm(len(inputs))
+            for start in range(0, len(order), _BATCH):
+                rows = order[start : start + _BATCH]
                 optimiser.zero_grad()
-                F.cross_entropy(module(inputs[rows])["logits"], labels[rows]).backward()
+                loss: Tensor = F.cross_entropy(module(inputs[rows])["logits"], labels[rows])
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
     module.eval()
     with torch.no_grad():

@@ -43,7 +43,8 @@ class Embeddings(nn.Module):
     def forward(self, input_ids: Tensor) -> Tensor:
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)  # (t,)
         words = self.word_embeddings(input_ids) + self.position_embeddings(positions)  # (b, t, d)
-        return self.LayerNorm(words + self.token_type_embeddings(torch.zeros_like(input_ids)))
+        normed: Tensor = self.LayerNorm(words + self.token_type_embeddings(torch.zeros_like(input_ids)))
+        return normed
 
 
 class SelfAttention(nn.Module):
@@ -72,7 +73,8 @@ class Residual(nn.Module):
         self.LayerNorm = nn.LayerNorm(width, eps=eps)
 
     def forward(self, x: Tensor, around: Tensor) -> Tensor:
-        return self.LayerNorm(self.dense(x) + around)
+        normed: Tensor = self.LayerNorm(self.dense(x) + around)
+        return normed
 
 
 class Layer(nn.Module):
@@ -87,7 +89,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         x = self.attention["output"](self.attention["self"](x, mask), x)
-        return self.output(F.gelu(self.intermediate["dense"](x)), x)
+        made: Tensor = self.output(F.gelu(self.intermediate["dense"](x)), x)
+        return made
 
 
 class SentenceEmbedder(nn.Module):
@@ -96,16 +99,16 @@ class SentenceEmbedder(nn.Module):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         self.embeddings = Embeddings(config)
-        self.encoder = nn.ModuleDict(
-            {"layer": nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))}
-        )
+        layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
+        self.encoder = nn.ModuleDict({"layer": layers})
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
         """input_ids, attention_mask: int64 (b, t) → embedding: float32 (b, d), of length 1."""
         present = attention_mask > 0  # (b, t)
         x = self.embeddings(input_ids)  # (b, t, d)
-        for layer in self.encoder["layer"]:
-            x = layer(x, present[:, None, None, :])
+        mask = present[:, None, None, :]  # (b, 1, 1, t): the same keys for every head and query
+        for layer in self.encoder["layer"].children():
+            x = layer(x, mask)
         weight = present.unsqueeze(-1).to(x.dtype)  # (b, t, 1)
         mean = (x * weight).sum(1) / weight.sum(1).clamp_min(1.0)
         return {"embedding": F.normalize(mean, dim=-1)}
