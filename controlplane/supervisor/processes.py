@@ -101,7 +101,7 @@ def _celery(name: str, arguments: tuple[str, ...], site: Site) -> ProcessSpec:
         name=name,
         command=python("-m", "celery", "-A", "workers.celery", *arguments, *options, "--loglevel", "INFO"),
         wave=WAVE_PLATFORM,
-        env=site.environments.worker,
+        env=site.environments.web if is_beat else site.environments.worker,
         cwd=site.layout.root,
         # A worker listens on no socket: it says so itself once it takes messages.
         ready=Probe(log_pattern=r"beat: Starting" if is_beat else r"@\S+ ready\.$"),
