@@ -121,7 +121,8 @@ def _agent(site: Site, number: int) -> ProcessSpec:
     port = site.gateway_port_base + number
     command = python(
         "-m", "node.agent", "run", "--home", str(home), "--server", site.origin,
-        "--name", site.node_name(number), "--zone", ZONES[(number - 1) % len(ZONES)], "--gateway-port", str(port), "--join-token-file", str(home / "join-token"),
+        "--name", site.node_name(number), "--zone", ZONES[(number - 1) % len(ZONES)],
+        "--gateway-port", str(port), "--join-token-file", str(home / "join-token"),
     )  # fmt: skip
     return ProcessSpec(
         name=f"agent-{number}",
