@@ -40,12 +40,13 @@ class Answer:
 class UnixClient:
     """Requests to one socket, one at a time, over a connection that is opened on demand and kept.
 
-    `request` raises OSError or http.client.HTTPException when the server is away. A kept connection that the server
-    closed meanwhile is opened again once: ask only what may be asked twice.
+    `request` raises OSError or http.client.HTTPException when the server is away. With `reopens`, a kept connection
+    that the server closed meanwhile is opened again once: ask only what may be asked twice.
     """
 
-    def __init__(self, path: Path | str, *, timeout_s: float = 5.0) -> None:
+    def __init__(self, path: Path | str, *, timeout_s: float = 5.0, reopens: bool = True) -> None:
         self.path = Path(path)
+        self._reopens = reopens
         self._timeout_s = timeout_s
         self._connection: _UnixConnection | None = None
 
@@ -64,7 +65,7 @@ class UnixClient:
             return self._exchange(method, path, body, headers)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
             self.close()
-            if not is_kept:
+            if not is_kept or not self._reopens:
                 raise
         except (OSError, http.client.HTTPException):
             self.close()
