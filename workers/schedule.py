@@ -14,6 +14,7 @@ TASK_MODULES = [
     "workers.access",
     "workers.fleet",
     "workers.observability",
+    "workers.registry",
 ]
 
 
