@@ -13,6 +13,7 @@ MINUTE_S = 60.0
 TASK_MODULES = [
     "workers.access",
     "workers.fleet",
+    "workers.observability",
     "workers.registry",
 ]
 
@@ -28,5 +29,6 @@ SCHEDULE: dict[str, dict[str, Any]] = {
         every("access.tidy", 10 * MINUTE_S, queue="jobs"),
         every("fleet.compile_assignments", TICK_S),
         every("fleet.forget_nonces", MINUTE_S),
+        every("observability.keep_series", 10 * MINUTE_S, queue="jobs"),
     )
 }

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from apps.access.actors import SYSTEM
+from apps.access.actors import SYSTEM, Actor
 from apps.audit.transitions import IllegalMove, Stale, move
 from apps.fleet import services
 from apps.fleet.models import Node, NodePhase
@@ -46,7 +46,7 @@ def test_matrix(node, now, source, to):
 def test_every_verb_from_every_phase(node, world, now, verb, source):
     Node.objects.filter(pk=node.pk).update(phase=source)
     node.refresh_from_db()
-    admin = services.Actor.person(world.admin)
+    admin = Actor.person(world.admin)
     generation = node.desired_generation
     if VERBS[verb] in Node.TRANSITIONS[source]:
         verb(node, actor=admin, reason="Because.", now=now, expected_revision=node.revision)
@@ -69,8 +69,8 @@ def test_a_stale_command_changes_nothing(node, world, now):
     assert Node.objects.get(pk=node.pk).phase == node.phase
 
 
-def test_roles(node, world, now):
-    stranger = builders.make_world("other").actor
+def test_roles(node, world, now, outsider):
+    stranger = Actor.person(outsider)
     with pytest.raises(DomainError) as caught:
         services.quarantine_node(node, actor=stranger, reason="Mine!", now=now)
     assert caught.value.code == "role_missing"
