@@ -8,6 +8,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 V1 = [
     path("", include("apps.access.api_urls")),
     path("", include("apps.models.api_urls")),
+    path("", include("apps.rollouts.api_urls")),
 ]
 
 urlpatterns = [

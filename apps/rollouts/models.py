@@ -270,3 +270,6 @@ class Hold(models.Model):
                 fields=["digest"], condition=models.Q(lifted_at__isnull=True), name="rollouts_hold_one_active"
             )
         ]
+
+    def __str__(self) -> str:
+        return f"on {self.digest[:12]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -10,8 +9,7 @@ from uuid import UUID
 from apps.fleet import selectors as fleet
 from apps.fleet.models import DesiredDeployment, Node, NodePhase
 from apps.models.models import Artifact
-from apps.rollouts.findings import Finding
-from apps.rollouts.models import Approval, Evidence, EvidenceSnapshot, Hold, Participant, Rollout, Stage
+from apps.rollouts.models import Approval, EvidenceSnapshot, Hold, Participant, Rollout, Stage
 from apps.rollouts.plans import RUNNING, SILENT, Decision, NodeView, Seen, Snapshot, Spec, StageView, Target, Which
 from apps.rollouts.strategy import Plan, parse_plan
 
@@ -61,8 +59,8 @@ def _held(rollout: Rollout) -> str:
     return "" if hold is None else f"Its digest is on hold: {hold.reason}"
 
 
-def view(loaded: Loaded, findings: Iterable[Finding], now: datetime) -> Snapshot:
-    """Freeze what was loaded, with the findings of the stage that is being judged."""
+def view(loaded: Loaded, now: datetime) -> Snapshot:
+    """Freeze what was loaded; findings come in later (dataclasses.replace), since what they cost depends on this."""
     rollout = loaded.rollout
     asked = EvidenceSnapshot.objects.filter(stage=loaded.stage, attempt=loaded.stage.attempt).order_by("-created_at")
     snapshot = asked.filter(plan_sha256=rollout.plan_sha256).first()
@@ -75,20 +73,10 @@ def view(loaded: Loaded, findings: Iterable[Finding], now: datetime) -> Snapshot
         stages=tuple(_stage(row, spec) for row, spec in zip(loaded.stages, loaded.plan, strict=True)),
         phase_deadline=rollout.phase_deadline,
         nodes=tuple(_node(loaded, participant, now) for participant in loaded.participants),
-        findings=tuple(findings),
         decisions=_decisions(snapshot),
         frozen=_frozen(snapshot),
         held=loaded.held,
     )
-
-
-def stored_findings(stage: Stage) -> list[Finding]:
-    """Return the evidence of a stage's present attempt as it was last written."""
-    rows = Evidence.objects.filter(stage=stage, attempt=stage.attempt)
-    return [
-        Finding(row.metric, row.required, row.verdict, samples=row.samples, sentence=row.sentence)
-        for row in rows.order_by("pk")
-    ]
 
 
 def _stage(row: Stage, spec: object) -> StageView:
