@@ -94,4 +94,3 @@ def activate(node: Node, now: datetime) -> None:
     """Bring an accepted node to active, as its first poll does."""
     reports.record_poll(node.pk, PollRequest(boot_id=uuid4(), report_seq=1, agent_version="1.0"), now=now)
     node.refresh_from_db()
-
