@@ -12,6 +12,7 @@ MINUTE_S = 60.0
 # Modules with tasks; each registers its own by import.
 TASK_MODULES = [
     "workers.access",
+    "workers.audit",
     "workers.registry",
 ]
 
