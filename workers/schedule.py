@@ -13,6 +13,7 @@ MINUTE_S = 60.0
 TASK_MODULES = [
     "workers.access",
     "workers.audit",
+    "workers.fleet",
     "workers.registry",
 ]
 
@@ -23,5 +24,14 @@ def every(task: str, seconds: float, *, queue: str = "default") -> dict[str, Any
 
 
 SCHEDULE: dict[str, dict[str, Any]] = {
-    entry["task"]: entry for entry in (every("access.tidy", 10 * MINUTE_S, queue="jobs"),)
+    entry["task"]: entry
+    for entry in (
+        every("audit.seal", TICK_S),
+        every("audit.checkpoint", MINUTE_S),
+        every("audit.deliver", TICK_S),
+        every("audit.tidy", 60 * MINUTE_S, queue="jobs"),
+        every("access.tidy", 10 * MINUTE_S, queue="jobs"),
+        every("fleet.compile_assignments", TICK_S),
+        every("fleet.forget_nonces", MINUTE_S),
+    )
 }
