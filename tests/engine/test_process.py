@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -214,8 +215,13 @@ def test_an_engine_outlives_the_fork_server(artifacts: Artifacts) -> None:
         assert "drained" in engine.log.read_text()
 
 
-def test_engines_hold_no_file_of_the_fork_servers(digits_engine: Engine) -> None:
-    """Neither its sockets nor another engine's artifact: an inherited descriptor would be a way around the sandbox."""
+def test_engines_hold_no_file_of_the_fork_servers(zygote: ForkServer, artifacts: Artifacts) -> None:
+    """Neither its sockets nor another engine's artifact: an inherited descriptor would be a way around the sandbox.
+
+    Looked at from outside, which the sandbox forbids to all but root: so this one starts without it, and says so.
+    """
+    digits_engine = zygote.start(artifacts.digits, "digit-classifier", 3, sandbox=False)
+    assert digits_engine.wait_ready()["sandbox"] == {"landlock": 0, "seccomp": False, "sealed": ANY}
     kinds = [os.readlink(path) for path in Path(f"/proc/{digits_engine.pid}/fd").iterdir()]
     sockets = [kind for kind in kinds if kind.startswith("socket:")]
     files = [kind for kind in kinds if kind.startswith("/") and kind not in {"/dev/null", str(digits_engine.log)}]

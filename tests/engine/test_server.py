@@ -106,7 +106,7 @@ def test_a_request_larger_than_a_batch_comes_back_whole_and_in_order(embedder: E
 
 
 def test_a_text_that_is_too_long_is_cut_and_the_answer_says_so(embedder: Engine, reference: Reference) -> None:
-    long = " ".join(WORDS * 40)
+    long = " ".join(WORDS * 200)  # long enough to be tokenised beside the event loop
     answer = embedder.infer(texts(long))
     assert answer.json()["parameters"]["truncated"] is True
     assert np.abs(_embedding(answer)[0] - reference(long)).max() < 1e-4
