@@ -1,0 +1,55 @@
+"""RFC 9457 problem documents: the one place where errors become HTTP answers of the REST API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import Http404, JsonResponse
+from rest_framework import exceptions
+from rest_framework.response import Response
+from rest_framework.views import exception_handler
+
+from apps.lib.errors import DomainError
+
+CONTENT_TYPE = "application/problem+json"
+
+
+def problem(status: int, code: str, sentence: str, **extra: Any) -> JsonResponse:
+    """Return a problem document outside DRF (agent API, streaming views)."""
+    body = {"title": code.replace("_", " "), "status": status, "detail": sentence, "code": code, **extra}
+    return JsonResponse(body, status=status, content_type=CONTENT_TYPE)
+
+
+def _sentence(detail: Any, path: str = "") -> str:
+    """Flatten DRF's nested validation errors into one sentence."""
+    if isinstance(detail, dict):
+        return " ".join(_sentence(value, f"{path}.{key}".strip(".")) for key, value in detail.items())
+    if isinstance(detail, list):
+        return " ".join(_sentence(value, path) for value in detail)
+    return f"{path}: {detail}" if path and path != "detail" else str(detail)
+
+
+def _code(exc: Exception) -> str:
+    """Return the error's own code; what a serializer finds wrong, field by field, is `invalid`."""
+    if not isinstance(exc, exceptions.APIException):
+        return "error"
+    codes = exc.get_codes()
+    return codes if isinstance(codes, str) else str(exc.default_code)
+
+
+def handle(exc: Exception, context: dict[str, Any]) -> Response | None:
+    """DRF's exception handler: every error leaves as a problem document."""
+    if isinstance(exc, DomainError):
+        status, code, sentence = exc.status, exc.code, exc.sentence
+        headers: dict[str, str] = {}
+    elif isinstance(exc, Http404):
+        status, code, sentence, headers = 404, "not_found", "There is nothing at this address.", {}
+    else:
+        answer = exception_handler(exc, context)
+        if answer is None:
+            return None
+        status = answer.status_code
+        code, sentence = _code(exc), _sentence(answer.data)
+        headers = {key: answer[key] for key in ("WWW-Authenticate", "Retry-After") if key in answer}
+    body = {"title": code.replace("_", " "), "status": status, "detail": sentence, "code": code}
+    return Response(body, status=status, headers=headers, content_type=CONTENT_TYPE)
