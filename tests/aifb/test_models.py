@@ -83,8 +83,7 @@ def test_rows_of_scales_keep_the_meaning_and_one_scale_does_not(captured: Captur
 
 def test_packing_is_deterministic(captured: Captured, tmp_path: Path) -> None:
     first, second = (
-        minilm.pack_minilm(tmp_path / f"{n}.aifb", build=BUILD, quantise="int8_per_row", captured=captured)
-        for n in "ab"
+        minilm.pack_minilm(tmp_path / name, build=BUILD, quantise="int8_per_row", captured=captured) for name in "ab"
     )
     assert first.written.digest == second.written.digest
     assert first.lineage == second.lineage
@@ -96,7 +95,7 @@ def test_digits_are_trained_captured_and_read(tmp_path: Path) -> None:
     assert trained.accuracy > 0.95
     assert trained.auc > 0.99
     packed = digits.pack_digits(tmp_path / "digits.aifb", trained, build=BUILD)
-    _, pixels, _, labels = digits.split()
+    pixels, labels = digits.held_out()
     with open_artifact(packed.written.path) as artifact, torch.no_grad():
         outputs = interpret.run(
             artifact.metadata.graph, interpret.weights(artifact), {"pixels": torch.from_numpy(pixels)}
