@@ -110,7 +110,7 @@ class _Translator:
         nodes = list(self._program.graph.nodes)
         live = _reachable(nodes)
         self._check_ops([node for node in nodes if node in live])
-        self._translate_inputs()
+        self._translate_inputs(live)
         for node in nodes:
             if node.op == "call_function" and node in live:
                 self._translate_call(node)
@@ -130,7 +130,7 @@ class _Translator:
         if unknown:
             raise AifbError("not_importable", f"The model needs operations that are not allowed: {', '.join(unknown)}.")
 
-    def _translate_inputs(self) -> None:
+    def _translate_inputs(self, live: set[fx.Node]) -> None:
         placeholders = {node.name: node for node in self._program.graph.nodes if node.op == "placeholder"}
         state = {**self._program.state_dict, **self._program.constants}
         user_names = iter(self._shapes)
@@ -139,7 +139,7 @@ class _Translator:
             if spec.kind == InputKind.USER_INPUT:
                 self._refs[node] = pb.Arg(value=self._add_input(node, next(user_names)))
             elif isinstance(tensor := state.get(spec.target or ""), torch.Tensor):
-                if node.users:
+                if node in live:
                     self._refs[node] = pb.Arg(tensor=self._add_tensor(spec.target, tensor))
             else:
                 raise AifbError("not_importable", f"The model takes {spec.arg.name!r}, which is no tensor: remove it.")
