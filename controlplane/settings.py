@@ -207,6 +207,8 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
 }
+# knox's own token table is swapped for ours, but its migrations would create it all the same
+MIGRATION_MODULES = {"knox": None}
 KNOX_TOKEN_MODEL = "access.ApiToken"  # noqa: S105 a model's name
 REST_KNOX = {"TOKEN_TTL": None, "AUTH_HEADER_PREFIX": "Token", "TOKEN_PREFIX": "farrier_"}
 

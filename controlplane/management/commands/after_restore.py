@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from apps.audit.services import mark_restored
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
+
+from apps.audit.services import mark_restored
 
 
 class Command(BaseCommand):
