@@ -14,6 +14,7 @@ TASK_MODULES = [
     "workers.access",
     "workers.audit",
     "workers.fleet",
+    "workers.observability",
     "workers.registry",
 ]
 
@@ -33,5 +34,6 @@ SCHEDULE: dict[str, dict[str, Any]] = {
         every("access.tidy", 10 * MINUTE_S, queue="jobs"),
         every("fleet.compile_assignments", TICK_S),
         every("fleet.forget_nonces", MINUTE_S),
+        every("observability.keep_series", 10 * MINUTE_S, queue="jobs"),
     )
 }
