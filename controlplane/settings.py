@@ -202,7 +202,7 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
 }
 KNOX_TOKEN_MODEL = "access.ApiToken"  # noqa: S105 a model's name
-REST_KNOX = {"TOKEN_TTL": None, "AUTH_HEADER_PREFIX": "Token"}
+REST_KNOX = {"TOKEN_TTL": None, "AUTH_HEADER_PREFIX": "Token", "TOKEN_PREFIX": "farrier_"}
 
 LOGGING = {
     "version": 1,

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 
+from controlplane import health
+
 urlpatterns: list[URLPattern | URLResolver] = [
+    path("livez", health.livez),
+    path("readyz", health.readyz),
+    path("api/", include("controlplane.api_urls")),
+    path("admin/", admin.site.urls),
     path("", include("controlplane.page_urls")),
 ]

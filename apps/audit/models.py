@@ -7,6 +7,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models.functions import Cast, Now
 
+from apps.access.actors import ActorKind
 from apps.lib.ids import uuid7
 
 
@@ -15,13 +16,6 @@ class CurrentXid(models.Func):
 
     function = "pg_current_xact_id"
     output_field = models.TextField()
-
-
-class ActorKind(models.TextChoices):
-    PERSON = "person", "Person"
-    TOKEN = "token", "API token"
-    NODE = "node", "Node"
-    SYSTEM = "system", "System"
 
 
 class Event(models.Model):

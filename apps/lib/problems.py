@@ -29,6 +29,14 @@ def _sentence(detail: Any, path: str = "") -> str:
     return f"{path}: {detail}" if path and path != "detail" else str(detail)
 
 
+def _code(exc: Exception) -> str:
+    """Return the error's own code; what a serializer finds wrong, field by field, is `invalid`."""
+    if not isinstance(exc, exceptions.APIException):
+        return "error"
+    codes = exc.get_codes()
+    return codes if isinstance(codes, str) else str(exc.default_code)
+
+
 def handle(exc: Exception, context: dict[str, Any]) -> Response | None:
     """DRF's exception handler: every error leaves as a problem document."""
     if isinstance(exc, DomainError):
@@ -41,8 +49,7 @@ def handle(exc: Exception, context: dict[str, Any]) -> Response | None:
         if answer is None:
             return None
         status = answer.status_code
-        code = str(exc.default_code) if isinstance(exc, exceptions.APIException) else "error"
-        sentence = _sentence(answer.data)
+        code, sentence = _code(exc), _sentence(answer.data)
         headers = {key: answer[key] for key in ("WWW-Authenticate", "Retry-After") if key in answer}
     body = {"title": code.replace("_", " "), "status": status, "detail": sentence, "code": code}
     return Response(body, status=status, headers=headers, content_type=CONTENT_TYPE)

@@ -1,0 +1,112 @@
+"""What every test may ask for: a team, a user of each role, clients that speak as them, a home of its own.
+
+A database is given by DATABASE_URL; `make test` starts one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from apps.access import services as access
+from apps.access.actors import SYSTEM
+from apps.access.models import Role, Scope, Team, User
+
+PASSWORD = "correct horse battery staple"
+
+
+@pytest.fixture(autouse=True)
+def home(settings: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """FARRIER_HOME of this test alone."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "static").mkdir()
+    settings.STATIC_ROOT = folder / "static"
+    settings.FARRIER = settings.FARRIER.model_copy(update={"home": folder})
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _quick_passwords(settings: Any) -> None:
+    # the real hasher takes 0.3 s a user, by design
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture
+def now() -> datetime:
+    """The time of a test that needs but one."""
+    return datetime.now(UTC)
+
+
+@pytest.fixture
+def team(db: None, now: datetime) -> Team:
+    return access.create_team(slug="default", name="Default", actor=SYSTEM, now=now)
+
+
+@pytest.fixture
+def other_team(db: None, now: datetime) -> Team:
+    return access.create_team(slug="other", name="Other", actor=SYSTEM, now=now)
+
+
+@pytest.fixture
+def make_user(db: None, now: datetime) -> Callable[..., User]:
+    """`make_user("name", team, Role.OPERATOR)`; the password is tests.conftest.PASSWORD."""
+
+    def make(username: str, team: Team | None = None, role: Role = Role.VIEWER, *, superuser: bool = False) -> User:
+        user = access.create_user(username=username, password=PASSWORD, superuser=superuser, actor=SYSTEM, now=now)
+        if team is not None:
+            access.set_membership(user=user, team=team, role=role, actor=SYSTEM, now=now)
+        return user
+
+    return make
+
+
+@pytest.fixture
+def viewer(make_user: Callable[..., User], team: Team) -> User:
+    return make_user("viewer", team, Role.VIEWER)
+
+
+@pytest.fixture
+def operator(make_user: Callable[..., User], team: Team) -> User:
+    return make_user("operator", team, Role.OPERATOR)
+
+
+@pytest.fixture
+def approver(make_user: Callable[..., User], team: Team) -> User:
+    return make_user("approver", team, Role.APPROVER)
+
+
+@pytest.fixture
+def team_admin(make_user: Callable[..., User], team: Team) -> User:
+    return make_user("boss", team, Role.ADMIN)
+
+
+@pytest.fixture
+def superuser(make_user: Callable[..., User]) -> User:
+    """A superuser without a membership."""
+    return make_user("root", superuser=True)
+
+
+@pytest.fixture
+def outsider(make_user: Callable[..., User], other_team: Team) -> User:
+    """Admin of another team: must see and change nothing of ours."""
+    return make_user("outsider", other_team, Role.ADMIN)
+
+
+@pytest.fixture
+def api(now: datetime) -> Callable[..., APIClient]:
+    """`api(user, team, Scope.READ, …)`: a REST client with a fresh token; without scopes it has every one."""
+
+    def client(user: User, team: Team, *scopes: Scope) -> APIClient:
+        _, secret = access.create_api_token(
+            user=user, team=team, name="test", scopes=scopes or list(Scope), actor=SYSTEM, now=now
+        )
+        speaker = APIClient(raise_request_exception=True)
+        speaker.credentials(HTTP_AUTHORIZATION=f"Token {secret}")
+        return speaker
+
+    return client
