@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +67,16 @@ class Client:
             if page["next"] is None or not page["results"]:
                 return
 
-    def upload(self, digest: str, file: Path, sent: Any = lambda count: None) -> Any:
-        """Stream an artifact to the store; `sent(bytes)` is told of every piece."""
+    def upload(self, digest: str, file: Path, sent: Callable[[int], None] | None = None) -> Any:
+        """Stream an artifact to the store; `sent` is told the bytes of every piece."""
         size = file.stat().st_size
 
         def pieces() -> Iterator[bytes]:
             with file.open("rb") as handle:
                 while piece := handle.read(UPLOAD_PIECE_BYTES):
                     yield piece
-                    sent(len(piece))
+                    if sent is not None:
+                        sent(len(piece))
 
         return self._send(
             "PUT",

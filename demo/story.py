@@ -1,7 +1,7 @@
 """The story that `make up` performs: two real models, a good update that waits for a person, a bad one that goes back.
 
-`python -m demo.story --home var --server http://127.0.0.1:8700` looks at what is there and does what is missing, so it may
-be stopped and started at any point. It acts as CI would: through the `farrier` command and a scoped token.
+`python -m demo.story --home var --server http://127.0.0.1:8700` looks at what is there and does what is missing, so it
+may be stopped and started at any point. It acts as CI would: through the `farrier` command and a scoped token.
 """
 
 from __future__ import annotations
