@@ -7,6 +7,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 V1 = [
     path("", include("apps.access.api_urls")),
+    path("", include("apps.models.api_urls")),
 ]
 
 urlpatterns = [

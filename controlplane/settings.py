@@ -36,6 +36,8 @@ class Env(BaseSettings):
     approval_life_s: float = Field(14_400.0, alias="FARRIER_APPROVAL_LIFE_S", gt=0)
     raw_retention_h: int = Field(48, alias="FARRIER_RAW_RETENTION_H", ge=1)
     max_artifact_bytes: int = Field(64 << 30, alias="FARRIER_MAX_ARTIFACT_BYTES", ge=1)
+    team_artifact_bytes: int = Field(1 << 40, alias="FARRIER_TEAM_ARTIFACT_BYTES", ge=1)
+    webhook_networks: str = Field("", alias="FARRIER_WEBHOOK_NETWORKS")
     failpoints: str = Field("", alias="FARRIER_FAILPOINTS")
     log_level: str = Field("INFO", alias="FARRIER_LOG_LEVEL")
 
@@ -177,6 +179,8 @@ CONTENT_SECURITY_POLICY = {
     }
 }
 
+DATA_UPLOAD_MAX_MEMORY_SIZE = 8 << 20  # a publication lists every source file by digest; artifacts are streamed
+
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "apps.access.authentication.ApiTokenAuthentication",
@@ -184,7 +188,7 @@ REST_FRAMEWORK = {
     ],
     "DEFAULT_PERMISSION_CLASSES": ["apps.access.permissions.HasScope"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["apps.lib.parsers.BoundedJSONParser"],
     "DEFAULT_PAGINATION_CLASS": "apps.lib.pages.ApiPagination",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],

@@ -11,6 +11,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("livez", health.livez),
     path("readyz", health.readyz),
     path("api/", include("controlplane.api_urls")),
+    path("agent/v1/", include("apps.fleet.agent_urls")),
     path("admin/", admin.site.urls),
     path("", include("controlplane.page_urls")),
 ]

@@ -132,7 +132,7 @@ class ConditionReport(Message):
 
 class PollRequest(Message):
     boot_id: UUID
-    report_seq: Count = Field(ge=1)
+    report_seq: int = Field(ge=1, le=(1 << 63) - 1)
     agent_version: str = Field(max_length=64)
     observed_epoch: int = Field(default=0, ge=0, le=(1 << 31) - 1)
     observed_sequence: Count = 0

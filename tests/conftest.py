@@ -13,9 +13,13 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from aifb.trust import Root
 from apps.access import services as access
-from apps.access.actors import SYSTEM
+from apps.access.actors import SYSTEM, Actor
 from apps.access.models import Role, Scope, Team, User
+from apps.models import services as registry
+from apps.models.models import ModelVersion
+from tests.artifacts import Keys, pack, signed_manifest
 
 PASSWORD = "correct horse battery staple"
 
@@ -110,3 +114,46 @@ def api(now: datetime) -> Callable[..., APIClient]:
         return speaker
 
     return client
+
+
+@pytest.fixture(scope="session")
+def keys() -> Keys:
+    """Root, release and director keys; made once, since a key takes a second."""
+    return Keys.generate()
+
+
+@pytest.fixture
+def trust_root(db: None, keys: Keys, now: datetime) -> Root:
+    """The installation's trust root, version 1."""
+    return registry.add_root(envelope=keys.envelope, actor=SYSTEM, now=now)
+
+
+@pytest.fixture
+def publish(
+    trust_root: Root, keys: Keys, team: Team, operator: User, now: datetime, tmp_path: Path
+) -> Callable[..., ModelVersion]:
+    """`publish("digits", seed=1)`: reserve, upload, sign and publish the next version, by the operator."""
+
+    def make(slug: str = "digits", *, seed: int = 0, **pack_options: Any) -> ModelVersion:
+        actor = Actor.person(operator)
+        packed = pack(tmp_path / f"{slug}-{seed}.aifb", seed=seed, **pack_options)
+        version = registry.reserve_version(slug=slug, team=team, actor=actor, now=now)
+        with packed.written.path.open("rb") as file:
+            registry.store_blob(
+                read=file.read,
+                digest=packed.written.digest,
+                length=packed.written.total_bytes,
+                team=team,
+                actor=actor,
+                now=now,
+            )
+        registry.publish_version(
+            version=version,
+            envelope=signed_manifest(packed, slug, version.number, keys.release),
+            publication=registry.Publication(lineage_inputs=packed.inputs.as_dict(), precision="float32"),
+            actor=actor,
+            now=now,
+        )
+        return version
+
+    return make

@@ -12,6 +12,8 @@ MINUTE_S = 60.0
 # Modules with tasks; each registers its own by import.
 TASK_MODULES = [
     "workers.access",
+    "workers.fleet",
+    "workers.registry",
 ]
 
 
@@ -24,5 +26,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     entry["task"]: entry
     for entry in (
         every("access.tidy", 10 * MINUTE_S, queue="jobs"),
+        every("fleet.compile_assignments", TICK_S),
+        every("fleet.forget_nonces", MINUTE_S),
     )
 }

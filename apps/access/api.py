@@ -47,6 +47,7 @@ class MeView(APIView):
 class TokenList(ListAPIView[ApiToken]):
     """Your own API tokens. Making one takes a session: a token can't beget another."""
 
+    queryset = ApiToken.objects.none()  # tells the OpenAPI document the type
     serializer_class = TokenOut
     throttle_classes = [TokenThrottle]
     write_scope = None

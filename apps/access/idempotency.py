@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from django.core.exceptions import RequestDataTooBig
 from django.db import connection, transaction
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -54,7 +55,13 @@ def idempotent(method: Method) -> Method:
 
 def _digest(request: Request) -> bytes:
     line = f"{request.method} {request.get_full_path()}\n".encode()
-    return hashlib.sha256(line + request._request.body).digest()
+    try:
+        body = request._request.body
+    except RequestDataTooBig as large:
+        raise DomainError(
+            "body_too_large", "The body is larger than the server reads; send less.", status=413
+        ) from large
+    return hashlib.sha256(line + body).digest()
 
 
 def _lock(user: User, key: str) -> None:

@@ -9,7 +9,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.db.models import Model, QuerySet
 
 from apps.access.models import ApiToken, Membership, Role, Team, User
-from apps.lib.errors import NotFound
+from apps.lib.errors import DomainError, NotFound
 
 M = TypeVar("M", bound=Model)
 
@@ -37,6 +37,21 @@ def get_team(user: User | AnonymousUser, slug: str) -> Team:
     if team is None:
         raise NotFound("team_not_found", f"You belong to no team «{slug}»; ask one of its admins for a membership.")
     return team
+
+
+def working_team(user: User | AnonymousUser, slug: str = "") -> Team:
+    """Return the team that a new object will belong to: the named one, or the only one within reach.
+
+    Raises DomainError when several are and none is named, NotFound when there is none.
+    """
+    if slug:
+        return get_team(user, slug)
+    teams = list(teams_for(user)[:2])
+    if len(teams) == 1:
+        return teams[0]
+    if not teams:
+        raise NotFound("no_team", "You belong to no team; ask an admin for a membership.")
+    raise DomainError("team_needed", "You belong to several teams; say which one with `?team=`.")
 
 
 def role_in(user: User | AnonymousUser, team_id: UUID) -> Role | None:

@@ -12,7 +12,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
 from apps.access import selectors
-from apps.access.actors import Actor, note
+from apps.access.actors import Actor, ActorKind, note
 from apps.access.models import ApiToken, IdempotencyKey, Membership, Role, Scope, Team, User, slug_validator
 from apps.lib.errors import Conflict, DomainError, Forbidden
 
@@ -32,6 +32,12 @@ def require_role(user: User | AnonymousUser | None, team: Team | UUID, role: Rol
         "role_missing",
         f"{standing}; this needs the role {role.label.lower()}. Ask one of the team's admins.",
     )
+
+
+def require_actor(actor: Actor, team: Team | UUID, role: Role) -> None:
+    """Pass silently for the system itself and for nodes; a person, or a token's owner, needs `role` in `team`."""
+    if actor.kind in (ActorKind.PERSON, ActorKind.TOKEN):
+        require_role(actor.user, team, role)
 
 
 def create_user(

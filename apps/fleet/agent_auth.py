@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import Concatenate, ParamSpec, TypeVar
 
 from django.db import connection
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 from pydantic import ValidationError
@@ -19,9 +18,7 @@ from apps.fleet.models import Node
 from apps.lib.errors import DomainError
 from apps.lib.problems import problem
 from protocol.messages import Message
-from protocol.signing import HEADER_NODE
 
-log = logging.getLogger(__name__)
 P = ParamSpec("P")
 M = TypeVar("M", bound=Message)
 View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
@@ -43,7 +40,7 @@ def agent_view(method: str) -> Callable[[View[P]], View[P]]:
 
     def decorate(view: View[P]) -> View[P]:
         @functools.wraps(view)
-        def wrapper(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+        def wrapper(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
             if request.method != method:
                 answer = problem(405, "method_not_allowed", f"{request.path} takes {method}, not {request.method}.")
                 answer["Allow"] = method
@@ -51,11 +48,18 @@ def agent_view(method: str) -> Callable[[View[P]], View[P]]:
             try:
                 return view(request, *args, **kwargs)
             except DomainError as refused:
-                return problem(refused.status, refused.code, refused.sentence, **getattr(refused, "extra", {}))
+                return _problem(refused)
 
         return csrf_exempt(wrapper)
 
     return decorate
+
+
+def _problem(refused: DomainError) -> HttpResponse:
+    body = problem(refused.status, refused.code, refused.sentence, **getattr(refused, "extra", {}))
+    for name, value in getattr(refused, "headers", {}).items():
+        body[name] = value
+    return body
 
 
 def signed_by_node(method: str, *, max_body_bytes: int = 0, renewing: bool = False) -> Callable[[NodeView[P]], View[P]]:
@@ -67,7 +71,7 @@ def signed_by_node(method: str, *, max_body_bytes: int = 0, renewing: bool = Fal
     def decorate(view: NodeView[P]) -> View[P]:
         @agent_view(method)
         @functools.wraps(view)
-        def wrapper(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+        def wrapper(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
             _authenticate(request, max_body_bytes, renewing)
             return view(request, *args, **kwargs)  # type: ignore[arg-type]  # it carries node, now and raw from here on
 
@@ -79,8 +83,7 @@ def signed_by_node(method: str, *, max_body_bytes: int = 0, renewing: bool = Fal
 def _authenticate(request: HttpRequest, max_body_bytes: int, renewing: bool) -> None:
     now = timezone.now()
     raw = read_body(request, max_body_bytes)
-    headers = {name: value for name, value in request.headers.items() if name.lower().startswith("x-farrier-")}
-    asked = signed.parse(request.method or "", request.get_full_path(), raw, _spelled(headers))
+    asked = signed.parse(request.method or "", request.get_full_path(), raw, request.headers)
     node = Node.objects.filter(pk=asked.node_id).first()
     credential = signed.Credential.of(node) if node is not None else None
     try:
@@ -88,17 +91,12 @@ def _authenticate(request: HttpRequest, max_body_bytes: int, renewing: bool) -> 
     except signed.NotAuthentic as refused:
         if refused.code != "generation_stale" or node is None or not _adopted(node, asked.fields.generation, now):
             raise
-    assert node is not None and credential is not None  # noqa: S101 check() refused the unknown
+    assert node is not None  # noqa: S101 check() refused the unknown
     _spend_nonce(node, asked.nonce)
     if asked.fields.generation == node.credential_generation and not node.credential_used:
         credentials.mark_used(node.pk, asked.fields.generation)
         node.credential_used = True
     request.node, request.now, request.raw = node, now, raw  # type: ignore[attr-defined]
-
-
-def _spelled(headers: Mapping[str, str]) -> dict[str, str]:
-    """WSGI loses the spelling of header names; give them back the one that protocol.signing uses."""
-    return {"-".join(part.capitalize() for part in name.split("-")): value for name, value in headers.items()}
 
 
 def _adopted(node: Node, generation: int, now: datetime) -> bool:

@@ -15,6 +15,7 @@ from django.db.models.fields import DateTimeField
 from django.db.models.functions import Cast
 
 from apps.access.models import User
+from apps.access.selectors import for_user
 from apps.fleet.models import (
     Assignment,
     DesiredDeployment,
@@ -25,27 +26,22 @@ from apps.fleet.models import (
     Refusal,
     ReportedDeployment,
 )
+from apps.lib.errors import Forbidden
+from apps.models.models import Artifact
 from protocol.messages import DeploymentState
 
 OVERDUE_POLLS = 3
 REFUSALS_SHOWN = 20
 
 
-def for_user(user: User | AnonymousUser) -> Q:
-    """The rows of the user's teams; a superuser's are all."""
-    if user.is_superuser:
-        return Q()
-    return Q(team__memberships__user_id=user.pk)
-
-
 def pools(user: User | AnonymousUser) -> QuerySet[Pool]:
     """The pools that the user may see, by name, with `node_count`."""
-    return Pool.objects.filter(for_user(user)).annotate(node_count=Count("nodes", distinct=True)).order_by("slug")
+    return for_user(Pool.objects.all(), user).annotate(node_count=Count("nodes", distinct=True)).order_by("slug")
 
 
 def nodes(user: User | AnonymousUser) -> QuerySet[Node]:
     """The nodes that the user may see, by name, with all that the functions below need: a constant count of queries."""
-    return with_state(Node.objects.filter(for_user(user)))
+    return with_state(for_user(Node.objects.all(), user))
 
 
 def with_state(rows: QuerySet[Node]) -> QuerySet[Node]:
@@ -59,7 +55,7 @@ def with_state(rows: QuerySet[Node]) -> QuerySet[Node]:
             Prefetch("desired", desired.order_by("model__slug", "role")),
             "reported",
             "conditions",
-            Prefetch("refusals", refusals),
+            Prefetch("refusals", refusals, to_attr="newest_refusals"),  # Django slices only into an attribute
         )
         .order_by("name")
     )
@@ -67,7 +63,7 @@ def with_state(rows: QuerySet[Node]) -> QuerySet[Node]:
 
 def join_tokens(user: User | AnonymousUser, now: datetime) -> QuerySet[JoinToken]:
     """Join tokens that may still be used, newest first."""
-    unused = JoinToken.objects.filter(for_user(user), used_at__isnull=True, expires_at__gt=now)
+    unused = for_user(JoinToken.objects.filter(used_at__isnull=True, expires_at__gt=now), user)
     return unused.select_related("pool", "created_by").order_by("-created_at")
 
 
@@ -152,9 +148,25 @@ def overdue(node: Node, now: datetime) -> bool:
     return now - since > timedelta(seconds=OVERDUE_POLLS * node.pool.poll_interval_s)
 
 
+def refusals(node: Node) -> list[Refusal]:
+    """The newest things that the node would not accept, newest first, at most 20."""
+    newest: list[Refusal] = node.newest_refusals  # type: ignore[attr-defined]  # with_state() prefetched it
+    return newest
+
+
 def condition(node: Node, kind: str) -> str:
     """Return the status of a condition: true, false, or unknown (also when the node never reported it)."""
     return next((row.status for row in node.conditions.all() if row.type == kind), "unknown")
+
+
+def assigned_artifact(node: Node, digest: str) -> Artifact:
+    """Return an artifact that the node's assignment names, with its blob.
+
+    Raises Forbidden(not_assigned), in the same words whether or not the artifact exists.
+    """
+    if not Assignment.objects.filter(pk=node.pk, digests__contains=[digest]).exists():
+        raise Forbidden("not_assigned", f"The artifact {digest[:12]}… is not assigned to node {node}.")
+    return Artifact.objects.select_related("blob").defer("blob__tensors").get(digest=digest)
 
 
 def _reports(node: Node) -> dict[UUID, ReportedDeployment]:
@@ -177,7 +189,7 @@ class FleetSummary:
 
 def fleet_summary(user: User | AnonymousUser, now: datetime) -> FleetSummary:
     """Count the user's nodes by what needs attention; two queries."""
-    rows = Node.objects.filter(for_user(user))
+    rows = for_user(Node.objects.all(), user)
     phase = {key: Count("pk", filter=Q(phase__in=kinds)) for key, kinds in _SUMMARY_PHASES.items()}
     silent_s = Cast(OVERDUE_POLLS * F("pool__poll_interval_s"), FloatField())
     limit = ExpressionWrapper(now - silent_s * timedelta(seconds=1), output_field=DateTimeField())

@@ -15,14 +15,17 @@ from uuid import UUID
 from django.conf import settings
 from django.db import transaction
 
-from apps.access.models import Membership, Role, Team
-from apps.audit.transitions import Actor, Stale, move, record
-from apps.fleet.models import DesiredDeployment, JoinToken, Node, NodePhase, Pool
+from apps.access.actors import Actor, ActorKind
+from apps.access.models import Role, Team
+from apps.access.services import require_role
+from apps.audit.transitions import Stale, move, record
+from apps.fleet.models import DesiredDeployment, JoinToken, Node, NodePhase, Nonce, Pool
 from apps.lib.errors import Conflict, DomainError, Forbidden
 from apps.lib.ids import uuid7
 from apps.lib.wake import wake
 from apps.models.models import Artifact, RegisteredModel, TrustRoot
 from protocol.messages import Role as DeploymentRole
+from protocol.signing import NONCE_LIFE_S
 
 JOIN_TOKEN_LIFE = timedelta(minutes=15)
 COMPILE_TASK = "fleet.compile_assignments"
@@ -41,21 +44,17 @@ class DesiredSpec:
     mirror_percent: int = 0
 
 
-def require_role(actor: Actor, team_id: UUID, role: Role) -> None:
-    """Raise Forbidden unless the actor is the system, a superuser, or has at least `role` in the team."""
-    user = actor.user
-    if user is None or user.is_superuser:
-        return
-    held = Membership.objects.filter(user=user, team_id=team_id).values_list("role", flat=True).first()
-    if held is None or Role(held).rank < role.rank:
-        raise Forbidden("role_too_low", f"{user.get_username()} needs the role {role.value} in this team for that.")
+def _require(actor: Actor, team_id: UUID, role: Role) -> None:
+    """Raise Forbidden unless the actor is the system or has at least `role` in the team."""
+    if actor.kind != ActorKind.SYSTEM:
+        require_role(actor.user, team_id, role)
 
 
 def create_pool(
     *, team: Team, slug: str, actor: Actor, now: datetime, auto_accept: bool = False, poll_interval_s: float = 30.0
 ) -> Pool:
     """Create a pool. With `auto_accept` a valid join token is enough; else a person accepts every node."""
-    require_role(actor, team.pk, Role.ADMIN)
+    _require(actor, team.pk, Role.ADMIN)
     with transaction.atomic():
         pool = Pool(team=team, slug=slug, auto_accept=auto_accept, poll_interval_s=poll_interval_s)
         pool.full_clean()
@@ -72,7 +71,7 @@ def create_join_token(
     Only the secret's SHA-256 is kept. The part behind the dot is what the node pins its trust to; it is not secret.
     Raises Conflict(no_trust_root) before the trust root is published, Forbidden.
     """
-    require_role(actor, pool.team_id, Role.OPERATOR)
+    _require(actor, pool.team_id, Role.OPERATOR)
     if actor.user is None:
         raise Forbidden("person_needed", "A join token is made by a person or a person's API token.")
     first_root = TrustRoot.objects.order_by("version").values_list("envelope", flat=True).first()
@@ -130,7 +129,7 @@ def quarantine_node(
 
 def ban_node(node: Node, *, actor: Actor, reason: str, now: datetime, expected_revision: int | None = None) -> None:
     """Lock the node out for good; its key can never enrol again."""
-    require_role(actor, node.team_id, Role.ADMIN)
+    _require(actor, node.team_id, Role.ADMIN)
     _move_node(node, NodePhase.BANNED, actor, reason, now, expected_revision)
 
 
@@ -143,7 +142,7 @@ def _move_node(
     expected_revision: int | None,
     changes: dict[str, Any] | None = None,
 ) -> None:
-    require_role(actor, node.team_id, Role.OPERATOR)
+    _require(actor, node.team_id, Role.OPERATOR)
     if not reason.strip():
         raise DomainError("reason_missing", f"Say why node {node} is to become {to}.")
     with transaction.atomic():
@@ -214,6 +213,12 @@ def set_desired(
 def ring_compiler() -> None:
     """Have assignments compiled as soon as the transaction has committed; the tick would do it anyway."""
     wake(COMPILE_TASK)
+
+
+def forget_nonces(*, now: datetime) -> int:
+    """Delete nonces whose requests are refused for their age by now; return how many went."""
+    gone, _ = Nonce.objects.filter(at__lt=now - timedelta(seconds=NONCE_LIFE_S)).delete()
+    return gone
 
 
 def _content(row: DesiredDeployment) -> tuple[Any, ...]:

@@ -101,9 +101,7 @@ def test_a_token_reaches_into_its_team_only(api: Api, operator: User, team: Team
 
 
 def test_a_token_for_a_foreign_team_is_refused(operator: User, other_team: Team) -> None:
-    answer = session(operator).post(
-        "/api/v1/tokens", {"name": "x", "team": "other", "scopes": ["read"]}, format="json"
-    )
+    answer = session(operator).post("/api/v1/tokens", {"name": "x", "team": "other", "scopes": ["read"]}, format="json")
     assert (answer.status_code, answer.json()["code"]) == (404, "team_not_found")
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
+from uuid import uuid4
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -17,10 +18,10 @@ from aifb import signing
 from aifb.trust import ROOT_TYPE, Root, make_root, parse_root
 from apps.access.models import Membership, Role, Team, User
 from apps.audit.transitions import SYSTEM, Actor
-from apps.fleet import credentials, services
+from apps.fleet import credentials, reports, services
 from apps.fleet.models import Node, Pool
 from apps.models.models import Artifact, ModelVersion, RegisteredModel, StoredBlob, TrustRoot, VersionState
-from protocol.messages import EnrolRequest
+from protocol.messages import EnrolRequest, PollRequest
 from protocol.signing import canonical_enrol
 
 
@@ -149,3 +150,17 @@ def enrol(world: World, name: str, now: datetime) -> tuple[Node, Host]:
     token = services.create_join_token(pool=world.pool, actor=world.actor, now=now)
     answer = credentials.enrol(host.request(token), now=now)
     return Node.objects.get(pk=answer.node), host
+
+
+def activate(node: Node, now: datetime) -> None:
+    """Bring an accepted node to active, as its first poll does."""
+    reports.record_poll(node.pk, PollRequest(boot_id=uuid4(), report_seq=1, agent_version="1.0"), now=now)
+    node.refresh_from_db()
+
+
+def store(home: Path, digest: str, content: bytes) -> Path:
+    """Put an artifact's bytes where the store keeps them."""
+    path = home / "artifacts" / "sha3" / digest[:2] / f"{digest}.aifb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
