@@ -12,16 +12,11 @@ MINUTE_S = 60.0
 # Modules with tasks; each registers its own by import.
 TASK_MODULES = [
     "workers.access",
-<<<<<<< HEAD
     "workers.audit",
     "workers.fleet",
     "workers.observability",
     "workers.registry",
     "workers.rollouts",
-=======
-    "workers.fleet",
-    "workers.registry",
->>>>>>> console
 ]
 
 
