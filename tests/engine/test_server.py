@@ -12,7 +12,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from aifb.importers import digits, minilm
+from aifb.importers import digit_images, minilm
 from node.wire.client import Answer
 from tests.engine.support import Artifacts, Engine, infer, pixels, texts, wait_until
 
@@ -121,7 +121,7 @@ def test_texts_of_any_script_and_of_no_length_are_served(embedder: Engine, refer
 
 
 def test_digits_are_recognised_with_probabilities_and_logged_entropy(classifier: Engine, artifacts: Artifacts) -> None:
-    _, held_out, _, labels = digits.split()
+    held_out, labels = digit_images.held_out()
     answer = classifier.infer(pixels(held_out[:40].tolist()))
     probabilities = _output(answer, "probabilities")
     assert probabilities["shape"] == [40, 10]
