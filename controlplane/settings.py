@@ -218,6 +218,8 @@ LOGGING = {
     "formatters": {"line": {"format": "%(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": ENV.log_level},
+    # it writes every address in full at INFO, and a webhook's may carry a secret
+    "loggers": {"httpx2": {"level": "WARNING"}},
 }
 
 FARRIER = ENV
