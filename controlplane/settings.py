@@ -202,6 +202,12 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Fits AI models to GPU fleets: lineage, signed artifacts, staged rollouts, fleet health.",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
+    "ENUM_NAME_OVERRIDES": {
+        "NodePhase": "apps.fleet.models.NodePhase",
+        "RolloutPhase": "apps.rollouts.models.Phase",
+        "StageState": "apps.rollouts.models.StageState",
+        "VersionState": "apps.models.models.VersionState",
+    },
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
