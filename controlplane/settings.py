@@ -38,6 +38,8 @@ class Env(BaseSettings):
     approval_life_s: float = Field(14_400.0, alias="FARRIER_APPROVAL_LIFE_S", gt=0)
     raw_retention_h: int = Field(48, alias="FARRIER_RAW_RETENTION_H", ge=1)
     max_artifact_bytes: int = Field(64 << 30, alias="FARRIER_MAX_ARTIFACT_BYTES", ge=1)
+    team_artifact_bytes: int = Field(1 << 40, alias="FARRIER_TEAM_ARTIFACT_BYTES", ge=1)
+    webhook_networks: str = Field("", alias="FARRIER_WEBHOOK_NETWORKS")
     failpoints: str = Field("", alias="FARRIER_FAILPOINTS")
     log_level: str = Field("INFO", alias="FARRIER_LOG_LEVEL")
 
@@ -179,6 +181,8 @@ CONTENT_SECURITY_POLICY = {
     }
 }
 
+DATA_UPLOAD_MAX_MEMORY_SIZE = 8 << 20  # a publication lists every source file by digest; artifacts are streamed
+
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "apps.access.authentication.ApiTokenAuthentication",
@@ -186,7 +190,7 @@ REST_FRAMEWORK = {
     ],
     "DEFAULT_PERMISSION_CLASSES": ["apps.access.permissions.HasScope"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["apps.lib.parsers.BoundedJSONParser"],
     "DEFAULT_PAGINATION_CLASS": "apps.lib.pages.ApiPagination",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
@@ -203,8 +207,10 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
 }
+# knox's own token table is swapped for ours, but its migrations would create it all the same
+MIGRATION_MODULES = {"knox": None}
 KNOX_TOKEN_MODEL = "access.ApiToken"  # noqa: S105 a model's name
-REST_KNOX = {"TOKEN_TTL": None, "AUTH_HEADER_PREFIX": "Token"}
+REST_KNOX = {"TOKEN_TTL": None, "AUTH_HEADER_PREFIX": "Token", "TOKEN_PREFIX": "farrier_"}
 
 LOGGING = {
     "version": 1,
