@@ -7,7 +7,9 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 V1 = [
     path("", include("apps.access.api_urls")),
+    path("", include("apps.audit.api_urls")),
     path("", include("apps.models.api_urls")),
+    path("", include("apps.rollouts.api_urls")),
 ]
 
 urlpatterns = [

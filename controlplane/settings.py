@@ -28,6 +28,8 @@ class Env(BaseSettings):
     origin: str = Field("http://127.0.0.1:8700", alias="FARRIER_ORIGIN")
     director_key: Path | None = Field(None, alias="FARRIER_DIRECTOR_KEY")
     audit_key: Path | None = Field(None, alias="FARRIER_AUDIT_KEY")
+    nodes: int = Field(3, alias="FARRIER_NODES", ge=0, le=9)  # node agents that `make up` starts
+    gateway_port_base: int = Field(8710, alias="FARRIER_GATEWAY_PORT_BASE", ge=1, le=65_000)  # + number of the node
     poll_interval_s: float = Field(30.0, alias="FARRIER_POLL_INTERVAL_S", gt=0)
     tick_s: float = Field(5.0, alias="FARRIER_TICK_S", gt=0)
     db_pool_max: int = Field(10, alias="FARRIER_DB_POOL_MAX", ge=2)
@@ -205,6 +207,8 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
 }
+# knox's own token table is swapped for ours, but its migrations would create it all the same
+MIGRATION_MODULES = {"knox": None}
 KNOX_TOKEN_MODEL = "access.ApiToken"  # noqa: S105 a model's name
 REST_KNOX = {"TOKEN_TTL": None, "AUTH_HEADER_PREFIX": "Token", "TOKEN_PREFIX": "farrier_"}
 

@@ -12,8 +12,11 @@ MINUTE_S = 60.0
 # Modules with tasks; each registers its own by import.
 TASK_MODULES = [
     "workers.access",
+    "workers.audit",
     "workers.fleet",
+    "workers.observability",
     "workers.registry",
+    "workers.rollouts",
 ]
 
 
@@ -25,8 +28,14 @@ def every(task: str, seconds: float, *, queue: str = "default") -> dict[str, Any
 SCHEDULE: dict[str, dict[str, Any]] = {
     entry["task"]: entry
     for entry in (
+        every("audit.seal", TICK_S),
+        every("audit.checkpoint", MINUTE_S),
+        every("audit.deliver", TICK_S),
+        every("audit.tidy", 60 * MINUTE_S, queue="jobs"),
         every("access.tidy", 10 * MINUTE_S, queue="jobs"),
         every("fleet.compile_assignments", TICK_S),
         every("fleet.forget_nonces", MINUTE_S),
+        every("rollouts.tick", TICK_S),
+        every("observability.keep_series", 10 * MINUTE_S, queue="jobs"),
     )
 }

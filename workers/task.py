@@ -18,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from django.utils import timezone
 
-from apps.lib.errors import Temporary
+from apps.lib.errors import DomainError, Temporary
 from workers.celery import app
 
 log = logging.getLogger("farrier.task")
@@ -28,8 +28,8 @@ P = ParamSpec("P")
 def task(name: str, *, queue: str = "default") -> Callable[[Callable[Concatenate[datetime, P], None]], Any]:
     """Register a function as Celery task `name`; it gets the one clock reading of its run as first argument.
 
-    A Temporary error is logged and left to the next tick, which finds the row still due; everything else is a bug and
-    goes to the log with its trace.
+    A Temporary error is logged and left to the next tick, which finds the row still due; a DomainError waits for a
+    person and is logged as its sentence; everything else is a bug and goes to the log with its trace.
     """
 
     def register(function: Callable[Concatenate[datetime, P], None]) -> Any:
@@ -39,6 +39,8 @@ def task(name: str, *, queue: str = "default") -> Callable[[Callable[Concatenate
                 function(timezone.now(), *args, **kwargs)
             except Temporary as later:
                 log.warning("%s waits for its next tick: %s", name, later)
+            except DomainError as refused:
+                log.error("%s can't do its work (%s): %s", name, refused.code, refused.sentence)
 
         return app.task(name=name, queue=queue)(run)
 

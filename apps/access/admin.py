@@ -13,6 +13,7 @@ from django.utils import timezone
 from apps.access import services
 from apps.access.actors import actor_of, note
 from apps.access.models import ApiToken, Membership, Role, Team, User
+from apps.lib.look_only import LookOnly
 
 
 @admin.register(User)
@@ -55,16 +56,6 @@ class TeamAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the s
 
 
 @admin.register(ApiToken)
-class ApiTokenAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the stubs alone
+class ApiTokenAdmin(LookOnly):
     list_display = ["token_key", "name", "user", "team", "scopes", "expiry", "last_used_at"]
     fields = ("token_key", "name", "user", "team", "scopes", "created", "expiry", "last_used_at")
-    readonly_fields = ("token_key", "name", "user", "team", "scopes", "created", "expiry", "last_used_at")
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: ApiToken | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: ApiToken | None = None) -> bool:
-        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import DataError
 from django.http import Http404, JsonResponse
 from rest_framework import exceptions
 from rest_framework.response import Response
@@ -42,6 +43,10 @@ def handle(exc: Exception, context: dict[str, Any]) -> Response | None:
     if isinstance(exc, DomainError):
         status, code, sentence = exc.status, exc.code, exc.sentence
         headers: dict[str, str] = {}
+    elif isinstance(exc, DataError):
+        # PostgreSQL can't hold it: a NUL character, a number beyond its type
+        status, code, headers = 400, "bad_value", {}
+        sentence = "A value in the request can't be stored or compared; look for NUL characters and huge numbers."
     elif isinstance(exc, Http404):
         status, code, sentence, headers = 404, "not_found", "There is nothing at this address.", {}
     else:

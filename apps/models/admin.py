@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib import admin
-from django.http import HttpRequest
 
+from apps.lib.look_only import LookOnly
 from apps.models.models import Alias, AliasMove, Artifact, ModelVersion, RegisteredModel, TrustRoot
-
-
-class LookOnly(admin.ModelAdmin):  # type: ignore[type-arg]  # generic in the stubs alone
-    """Nothing is added, changed or deleted here."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
 
 @admin.register(RegisteredModel)

@@ -1,0 +1,1 @@
+"""From an artifact's graph to something that runs."""
