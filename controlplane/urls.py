@@ -14,4 +14,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("agent/v1/", include("apps.fleet.agent_urls")),
     path("agent/v1/", include("apps.observability.agent_urls")),
     path("admin/", admin.site.urls),
+    path("", include("controlplane.page_urls")),
 ]

@@ -52,7 +52,7 @@ def up(options: Options, terminal: Terminal) -> None:
             _start(options, layout, supervisor, terminal)
             supervisor.run()
         except StopRequested:
-            terminal.say("Stopping.")
+            terminal.say("Stopping in order; Ctrl-C once more kills instead.")
         finally:
             supervisor.stop_all()
             supervisor.close()
@@ -107,7 +107,12 @@ def assemble(options: Options, layout: Layout, secrets: Secrets) -> tuple[Infras
         specs.append(broker.spec(layout.home, plain))
         redis_url = broker.url
     web = {**plain, "DATABASE_URL": database_url, "REDIS_URL": redis_url, "FARRIER_SECRET_KEY": secrets.secret_key}
-    worker = {**web, "FARRIER_OWNER_DATABASE_URL": owner_url} if owner_url else web
+    keys = layout.home / "keys"
+    signers = {
+        "FARRIER_DIRECTOR_KEY": str(keys / "director" / "director.pem"),
+        "FARRIER_AUDIT_KEY": str(keys / "audit" / "audit.pem"),
+    }
+    worker = {**signers, **web, **({"FARRIER_OWNER_DATABASE_URL": owner_url} if owner_url else {})}
     environments = Environments(plain, web, worker)
     site = Site(layout, environments, options.host, options.port, options.gateway_port_base, options.nodes)
     return Infrastructure(cluster, specs, database_url), site
