@@ -112,12 +112,14 @@ def platform(site: Site) -> list[ProcessSpec]:
 def _celery(name: str, arguments: tuple[str, ...], site: Site) -> ProcessSpec:
     is_beat = arguments[0] == "beat"
     options = () if is_beat else ("-n", f"{name}@%h", "--without-gossip", "--without-mingle")
+    env = site.environments.web if is_beat else site.environments.worker
     return ProcessSpec(
         name=name,
         command=python("-m", "celery", "-A", "workers.celery", "--quiet", *arguments, *options, "--loglevel", "INFO"),
         # Beat comes late and leaves early: between them every tick has somebody to do it.
         wave=WAVE_ENTRY if is_beat else WAVE_PLATFORM,
-        env=site.environments.web if is_beat else site.environments.worker,
+        # Containers run everything as root, and ours accept no pickle, which is what the warning is about.
+        env={**env, "PYTHONWARNINGS": "ignore:You're running the worker with superuser privileges"},
         cwd=site.layout.root,
         # They listen on no socket: a worker says itself once it takes messages.
         ready=Probe(settle_s=2.0) if is_beat else Probe(log_pattern=r"@\S+ ready\.$"),
