@@ -1,6 +1,5 @@
 """What `make up` runs, as data. To add a process, add a ProcessSpec to `platform`, `fleet` or `story`."""
 
-import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -173,6 +172,5 @@ def story(site: Site) -> list[ProcessSpec]:
             cwd=site.layout.root,
             ready=Probe(settle_s=1.0),
             restart=Restart.NEVER,
-            stop_signal=signal.SIGINT,
         )
     ]
