@@ -159,7 +159,7 @@ def assert_web_role_cannot_rewrite_the_audit(installation: Installation) -> None
         connection.execute("UPDATE access_team SET name = name")  # what it may
 
 
-def test_nothing_is_touched_by_a_damaged_backup(
+def test_nothing_is_touched_by_a_damaged_backup_or_under_a_client(
     installations: tuple[Installation, Installation], tmp_path: Path
 ) -> None:
     source, _ = installations
@@ -168,6 +168,11 @@ def test_nothing_is_touched_by_a_damaged_backup(
     folder = tmp_path / "backup"
     assert source.manage("backup", str(folder)).returncode == 0
     events = source.events()
+    with psycopg.connect(source.app_url):
+        done = source.manage("restore", str(folder), "--force")
+    assert done.returncode == 1
+    assert "1 connections use the database" in done.stderr
+
     artifact = folder / "artifacts/sha3/ab/abcd.aifb"
     artifact.write_text("weightz")
     done = source.manage("restore", str(folder), "--force")
@@ -187,17 +192,6 @@ def test_nothing_is_touched_by_a_damaged_backup(
     assert "The database could not be restored" in done.stderr
     assert source.events() == events
     assert (source.home / "keys/director/director.pem").read_text() == "newer than the backup"
-
-
-def test_a_database_in_use_is_refused(installations: tuple[Installation, Installation], tmp_path: Path) -> None:
-    source, _ = installations
-    source.migrate()
-    folder = tmp_path / "backup"
-    assert source.manage("backup", str(folder)).returncode == 0
-    with psycopg.connect(source.app_url):
-        done = source.manage("restore", str(folder), "--force")
-    assert done.returncode == 1
-    assert "1 connections use the database" in done.stderr
 
 
 def test_manifest_may_not_lead_outside(tmp_path: Path) -> None:
