@@ -137,7 +137,7 @@ def _agent(site: Site, number: int) -> ProcessSpec:
     home.mkdir(parents=True, exist_ok=True)
     port = site.gateway_port_base + number
     command = python(
-        "-m", "node.agent", "run", "--home", str(home), "--server", site.origin,
+        "-m", "node.agent", "--home", str(home), "--server", site.origin,
         "--name", site.node_name(number), "--zone", ZONES[(number - 1) % len(ZONES)],
         "--gateway-port", str(port), "--join-token-file", str(home / "join-token"),
     )  # fmt: skip
