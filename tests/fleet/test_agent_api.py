@@ -316,7 +316,7 @@ def test_ranges_that_cannot_be(agent, served, asked):
     artifact, path = served
     target = f"/agent/v1/artifacts/{artifact.digest}/data"
     answer = agent.get(target, extra_headers={"Range": asked})
-    assert code(answer) == (416, "bad_range")
+    assert code(answer) == (416, "range_not_satisfiable")
     assert answer["Content-Range"] == f"bytes */{path.stat().st_size}"
 
 
