@@ -224,6 +224,12 @@ LOGGING = {
     "formatters": {"line": {"format": "%(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": ENV.log_level},
+    "loggers": {
+        # it writes every address in full at INFO, and a webhook's may carry a secret
+        "httpx2": {"level": "WARNING"},
+        # one line for every tick of every task would bury what matters
+        **{name: {"level": "WARNING"} for name in ("celery.beat", "celery.worker.strategy", "celery.app.trace")},
+    },
 }
 
 FARRIER = ENV

@@ -69,7 +69,7 @@ def main() -> None:
     sandbox = enter(write_dirs=[spool])
     attempts: dict[str, Callable[[], Any]] = {
         "read /etc/passwd": lambda: Path("/etc/passwd").read_bytes(),
-        "read /etc/passwd by ..": lambda: Path(f"{spool}/../../../../../etc/passwd").read_bytes(),
+        "read /etc/passwd by ..": lambda: Path(f"{spool}{'/..' * 20}/etc/passwd").read_bytes(),
         "read /etc/passwd in a thread": _passwd_in_thread,
         "list /": lambda: os.listdir("/"),
         "read the artifact by its path": artifact.read_bytes,

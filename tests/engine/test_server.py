@@ -12,7 +12,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from aifb.importers import digits, minilm
+from aifb.importers import digit_images, minilm
 from node.wire.client import Answer
 from tests.engine.support import Artifacts, Engine, infer, pixels, texts, wait_until
 
@@ -106,7 +106,7 @@ def test_a_request_larger_than_a_batch_comes_back_whole_and_in_order(embedder: E
 
 
 def test_a_text_that_is_too_long_is_cut_and_the_answer_says_so(embedder: Engine, reference: Reference) -> None:
-    long = " ".join(WORDS * 40)
+    long = " ".join(WORDS * 200)  # long enough to be tokenised beside the event loop
     answer = embedder.infer(texts(long))
     assert answer.json()["parameters"]["truncated"] is True
     assert np.abs(_embedding(answer)[0] - reference(long)).max() < 1e-4
@@ -121,7 +121,7 @@ def test_texts_of_any_script_and_of_no_length_are_served(embedder: Engine, refer
 
 
 def test_digits_are_recognised_with_probabilities_and_logged_entropy(classifier: Engine, artifacts: Artifacts) -> None:
-    _, held_out, _, labels = digits.split()
+    held_out, labels = digit_images.held_out()
     answer = classifier.infer(pixels(held_out[:40].tolist()))
     probabilities = _output(answer, "probabilities")
     assert probabilities["shape"] == [40, 10]
