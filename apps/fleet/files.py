@@ -75,6 +75,13 @@ class _SpanFile(io.RawIOBase):
     def fileno(self) -> int:
         return self._file.fileno()
 
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move within the whole file, as socket.sendfile does with the descriptor's file when it is done."""
+        return self._file.seek(offset, whence)
+
     def read(self, size: int = -1) -> bytes:
         block = self._file.read(self._left if size < 0 else min(size, self._left))
         self._left -= len(block)
