@@ -28,7 +28,8 @@ class RangeNotSatisfiable(DomainError):
     status = 416
 
     def __init__(self, header: str, total_bytes: int) -> None:
-        super().__init__("range_not_satisfiable", f"«{header}» is no single range within the file's {total_bytes} bytes.")
+        sentence = f"«{header}» is no single range within the file's {total_bytes} bytes."
+        super().__init__("range_not_satisfiable", sentence)
         self.headers = {"Content-Range": f"bytes */{total_bytes}"}
 
 
