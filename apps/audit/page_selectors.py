@@ -76,7 +76,7 @@ def address(event: Event) -> str | None:
     names = {
         "rollouts.rollout": ("rollout", event.object_id),
         "fleet.node": ("node", event.object_label),
-        "models.registeredmodel": ("model", event.object_label),
+        "registry.registeredmodel": ("model", event.object_label),
     }
     try:
         name, argument = names[event.object_type]

@@ -19,9 +19,7 @@ def audit(request: HttpRequest) -> HttpResponse:
         since = parse_date(wanted["since"])
     except ValueError:  # well formed, but no such day
         since = None
-    rows = log.filtered(
-        request.user, text=wanted["q"], kind=wanted["kind"], object_type=wanted["object"], since=since
-    )
+    rows = log.filtered(request.user, text=wanted["q"], kind=wanted["kind"], object_type=wanted["object"], since=since)
     found = page_of(rows, request)
     context = wanted | {
         "page": found,

@@ -66,6 +66,10 @@ class Zone:
     nodes: int
     cells: tuple[Cell, ...]
 
+    @property
+    def gpus(self) -> int:
+        return sum(cell.gpu is not None for cell in self.cells)
+
 
 @dataclass(frozen=True)
 class Grid:

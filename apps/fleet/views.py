@@ -17,13 +17,20 @@ from apps.access.models import Role
 from apps.access.selectors import role_in
 from apps.audit import page_selectors as audit
 from apps.fleet import page_selectors as reads
-from apps.fleet import services
+from apps.fleet import selectors, services
 from apps.fleet.models import Node, NodePhase
 from apps.lib.console import Failed, answer, ordering, page
 from apps.lib.errors import DomainError, NotFound
 from apps.lib.pages import page_of
 
-SORTS = {"name": "name", "zone": "zone", "pool": "pool__slug", "phase": "phase", "seen": "last_seen_at", "runs": "served"}
+SORTS = {
+    "name": "name",
+    "zone": "zone",
+    "pool": "pool__slug",
+    "phase": "phase",
+    "seen": "last_seen_at",
+    "runs": "served",
+}
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,9 @@ def _node(request: HttpRequest, name: str, failed: Failed | None = None) -> Http
         "conditions": found.conditions.order_by("type"),
         "refusals": found.refusals.order_by("-at")[:20],
         "gpus": found.gpus.order_by("index"),
+        "hardware": [(name, value) for name, value in found.hardware.items() if isinstance(value, (str, int, float))],
+        "key": bytes(found.public_key).hex(),
+        "silent": selectors.overdue(found, timezone.now()),
         "actions": _offered(request, found),
         "events": audit.about(found),
         "failed": failed,

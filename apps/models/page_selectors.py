@@ -1,4 +1,4 @@
-"""What the console's pages read about models: lists, a version with its lineage, what changed between two versions."""
+"""What only the console's pages read of the registry: searched lists, what changed between two versions in words."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from django.db.models import Count, Max, OuterRef, Prefetch, Q, QuerySet, Subquery
+from django.db.models import Max, Prefetch, Q, QuerySet
 
-from aifb import lineage as lineages
 from apps.access.models import User
-from apps.access.selectors import for_user
-from apps.lib.errors import NotFound
+from apps.models import selectors
 from apps.models.models import Alias, AliasMove, Artifact, ModelVersion, RegisteredModel, VersionState
 
 PART_FIELDS = {"model": "model_hash", "data": "data_hash", "env": "env_hash", "build": "build_hash"}
@@ -19,60 +17,30 @@ NAMED = 3  # entries that a summary names before it counts
 
 
 def models(user: User, search: str = "", task: str = "") -> QuerySet[RegisteredModel]:
-    """Return the user's models with `version_count`, `newest`, `published_at` and their aliases."""
-    published = Q(versions__state=VersionState.PUBLISHED)
-    rows = for_user(RegisteredModel.objects.all(), user)
+    """Return the user's models, narrowed, with `published_at` of the newest version and aliases as `names`."""
+    rows = selectors.models_for(user)
     if search:
         rows = rows.filter(Q(slug__icontains=search) | Q(description__icontains=search))
     if task:
         rows = rows.filter(task=task)
     aliases = Prefetch("aliases", Alias.objects.select_related("version").order_by("name"), to_attr="names")
-    return rows.annotate(
-        version_count=Count("versions", filter=published),
-        newest=Max("versions__number", filter=published),
-        published_at=Max("versions__published_at"),
-    ).prefetch_related(aliases)
+    return rows.annotate(published_at=Max("versions__published_at")).prefetch_related(None).prefetch_related(aliases)
 
 
 def tasks(user: User) -> list[str]:
     """Return the kinds of task that the user's models have."""
-    rows = for_user(RegisteredModel.objects.exclude(task=""), user)
-    return list(rows.order_by("task").values_list("task", flat=True).distinct())
-
-
-def get_model(user: User, slug: str) -> RegisteredModel:
-    """Return one of the user's models. Raises NotFound."""
-    found = for_user(RegisteredModel.objects.select_related("team"), user).filter(slug=slug).first()
-    if found is None:
-        raise NotFound("model_not_found", f"There is no model «{slug}» in your teams; the list is under Models.")
-    return found
+    rows = selectors.models_for(user).exclude(task="").order_by("task")
+    return list(rows.values_list("task", flat=True).distinct())
 
 
 def versions(model: RegisteredModel) -> QuerySet[ModelVersion]:
-    """Return a model's versions, newest first, with size in bytes (`total_bytes`), publisher and aliases."""
-    size = Artifact.objects.filter(version=OuterRef("pk")).values("blob__total_bytes")[:1]
-    return (
-        ModelVersion.objects.filter(model=model)
-        .defer("lineage_inputs")
-        .annotate(total_bytes=Subquery(size))
-        .select_related("created_by", "model")
-        .prefetch_related("aliases")
-        .order_by("-number")
-    )
+    """Return a model's versions for a list: without what went into their lineage, which may be large."""
+    return selectors.versions_of(model).defer("lineage_inputs")
 
 
-def alias_history(model: RegisteredModel) -> QuerySet[AliasMove]:
-    """Return where the model's aliases pointed, newest first."""
-    return AliasMove.objects.filter(alias__model=model).select_related("alias", "version").order_by("-at")
-
-
-def get_version(model: RegisteredModel, number: int) -> ModelVersion:
-    """Return a version with its publisher. Raises NotFound."""
-    found = ModelVersion.objects.filter(model=model, number=number).select_related("created_by").first()
-    if found is None:
-        raise NotFound("version_not_found", f"Model «{model.slug}» has no version {number}; see its page for the list.")
-    found.model = model
-    return found
+def alias_moves(model: RegisteredModel) -> QuerySet[AliasMove]:
+    """Return where all of the model's aliases pointed, newest first."""
+    return AliasMove.objects.filter(alias__model=model).select_related("alias", "version").order_by("-at", "-id")
 
 
 def artifacts(version: ModelVersion) -> QuerySet[Artifact]:
@@ -86,7 +54,7 @@ def previous_version(version: ModelVersion) -> ModelVersion | None:
     older = ModelVersion.objects.filter(
         model_id=version.model_id, number__lt=version.number, state=VersionState.PUBLISHED
     )
-    return older.order_by("-number").first()
+    return older.select_related("model").order_by("-number").first()
 
 
 @dataclass(frozen=True)
@@ -96,8 +64,7 @@ class PartDiff:
     part: str
     before: str
     after: str
-    said: str  # «same», or what changed
-    names: tuple[str, ...] = ()  # the entries that moved
+    said: str
 
     @property
     def same(self) -> bool:
@@ -105,49 +72,37 @@ class PartDiff:
 
 
 def lineage_diff(before: ModelVersion, after: ModelVersion) -> list[PartDiff]:
-    """Compare two versions part by part."""
-    old, new = _inputs(before), _inputs(after)
-    moved = lineages.changes(old, new)
-    parts = []
-    for part, field in PART_FIELDS.items():
-        was, now = getattr(before, field), getattr(after, field)
-        change = moved.get(part)
-        if was == now:
-            parts.append(PartDiff(part, was, now, "same"))
-        elif change is None:
-            parts.append(PartDiff(part, was, now, "changed"))
-        else:
-            names = (*change.changed, *change.added, *change.removed)
-            parts.append(PartDiff(part, was, now, _said(part, change, old[part], new[part]), names))
-    return parts
+    """Compare two versions part by part, for people."""
+    parts = selectors.lineage_diff(before, after).parts
+    return [PartDiff(part.part, part.before, part.after, _said(part, before, after)) for part in parts]
 
 
-def _inputs(version: ModelVersion) -> dict[str, dict[str, str]]:
-    return {part: version.lineage_inputs.get(part, {}) for part in PART_FIELDS}
+def _said(part: selectors.LineagePart, before: ModelVersion, after: ModelVersion) -> str:
+    if part.same:
+        return "same"
+    old = before.lineage_inputs.get(part.part, {})
+    new = after.lineage_inputs.get(part.part, {})
+    if part.part == "model":
+        return _said_tensors(part, old, new)
+    if part.part == "env":
+        moved = sorted((*part.changed, *part.added, *part.removed))
+        return _first([f"{name} {old.get(name, 'absent')} → {new.get(name, 'absent')}" for name in moved])
+    gone = [f"{name} gone" for name in part.removed]
+    return _first([*part.changed, *(f"{name} added" for name in part.added), *gone]) or "changed"
 
 
-def _said(part: str, change: lineages.PartChange, old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    if part == "model":
-        return _said_tensors(change, old, new)
-    if part == "env":
-        moves = [f"{name} {old.get(name, 'absent')} → {new.get(name, 'absent')}" for name in sorted(old.keys() | new.keys())
-                 if old.get(name) != new.get(name)]  # fmt: skip
-        return _first(moves)
-    return _first([*change.changed, *(f"{name} added" for name in change.added), *(f"{name} gone" for name in change.removed)])
-
-
-def _said_tensors(change: lineages.PartChange, old: Mapping[str, str], new: Mapping[str, str]) -> str:
+def _said_tensors(part: selectors.LineagePart, old: Mapping[str, str], new: Mapping[str, str]) -> str:
     """An entry reads «float32 [384, 384] sha…»: the commonest change of type is worth saying."""
     said = []
-    if change.changed:
-        types = Counter((old[name].split(" ")[0], new[name].split(" ")[0]) for name in change.changed)
+    if part.changed:
+        types = Counter((old[name].split(" ")[0], new[name].split(" ")[0]) for name in part.changed)
         (was, now), count = types.most_common(1)[0]
-        said.append(f"{len(change.changed)} tensors" + (f", {count} {was}→{now}" if was != now else ""))
-    if change.added:
-        said.append(f"{len(change.added)} added")
-    if change.removed:
-        said.append(f"{len(change.removed)} gone")
-    return " · ".join(said)
+        said.append(f"{len(part.changed)} tensors" + (f", {count} {was}→{now}" if was != now else ""))
+    if part.added:
+        said.append(f"{len(part.added)} added")
+    if part.removed:
+        said.append(f"{len(part.removed)} gone")
+    return " · ".join(said) or "changed"
 
 
 def _first(moves: list[str]) -> str:

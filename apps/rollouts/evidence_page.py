@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,7 +14,17 @@ from apps.lib.errors import NotFound
 from apps.models import page_selectors as registry
 from apps.models.models import Artifact
 from apps.rollouts import figures
-from apps.rollouts.models import Approval, Evidence, Hold, Participant, Phase, Rollout, Stage, StageState
+from apps.rollouts.models import (
+    Approval,
+    Evidence,
+    Hold,
+    Participant,
+    PauseReason,
+    Phase,
+    Rollout,
+    Stage,
+    StageState,
+)
 
 METRICS = {
     "similarity": "Output similarity",
@@ -35,6 +45,10 @@ class Seen:
     name: str
     interval: figures.Interval | None
     spoken: str  # the interval in words, for those who don't see it
+
+    @property
+    def tone(self) -> str:
+        return {"successful": "ok", "failed": "bad"}.get(self.row.verdict, "warn")
 
 
 @dataclass(frozen=True)
@@ -61,6 +75,14 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Policy:
+    """A rule that this rollout keeps or breaks."""
+
+    name: str
+    holds: bool
+
+
+@dataclass(frozen=True)
 class EvidencePage:
     rollout: Rollout
     steps: Sequence[Step]
@@ -76,8 +98,63 @@ class EvidencePage:
     expires: datetime | None
     size: int
     size_before: int | None
-    needed: int  # approvals
-    conditions: Sequence[tuple[str, str]] = field(default_factory=tuple)
+    waiting: Stage | None
+
+    @property
+    def title(self) -> str:
+        """The stage whose evidence is shown."""
+        return title_of(self.shown) if self.shown else ""
+
+    @property
+    def updated_at(self) -> datetime | None:
+        return max((line.row.updated_at for line in self.seen), default=None)
+
+    @property
+    def needed(self) -> int:
+        """How many approvals the current stage takes."""
+        return int(self.waiting.params.get("approvers", 1)) if self.waiting else 1
+
+    @property
+    def given(self) -> int:
+        current = self.waiting
+        return sum(row.approve and current is not None and row.stage_id == current.pk for row in self.approvals)
+
+    @property
+    def following(self) -> Stage | None:
+        """The stage after the current one."""
+        index = self.rollout.stage_index + 1
+        return next((step.stage for step in self.steps if step.stage.index == index), None)
+
+    @property
+    def approve_label(self) -> str:
+        if self.rollout.pause_reason == PauseReason.INCONCLUSIVE:
+            return "Go on all the same"
+        return f"Approve to {title_of(self.following).lower()}" if self.following else "Approve"
+
+    @property
+    def effect(self) -> str:
+        """What approving does, and what a rollback would cost."""
+        count = len(self.places)
+        where = f"{count} node{'' if count == 1 else 's'}"
+        back = f" A rollback to v{self.rollout.baseline.number} needs no download." if self.rollout.baseline else ""
+        return f"Approving moves {where} of pool {self.rollout.pool} towards v{self.rollout.version.number}.{back}"
+
+    @property
+    def next_sentence(self) -> str:
+        """What happens by itself from here, while nothing waits for a person."""
+        return _next_sentence(self)
+
+    @property
+    def policies(self) -> Sequence[Policy]:
+        version, held = self.rollout.version, any(hold.lifted_at is None for hold in self.holds)
+        return (
+            Policy(
+                "lineage complete", all((version.model_hash, version.data_hash, version.env_hash, version.build_hash))
+            ),
+            Policy("signed by a release key", bool(self.rollout.artifact.signed_by)),
+            Policy("no hold on the digest", not held),
+            Policy("two different people decide", any(step.stage.kind == "approval" for step in self.steps)),
+        )
 
     @property
     def ready(self) -> int:
@@ -112,9 +189,7 @@ def evidence_page(rollout: Rollout, wanted_stage: str | None, now: datetime) -> 
     seen.sort(key=lambda line: (not line.row.required, _order(line.row.metric)))
     similarity = next((line for line in seen if line.row.metric == "similarity"), None)
     detail = similarity.row.detail if similarity else {}
-    approvals = list(
-        Approval.objects.filter(rollout=rollout).select_related("user", "stage").order_by("at")
-    )
+    approvals = list(Approval.objects.filter(rollout=rollout).select_related("user", "stage").order_by("at"))
     waiting = next((stage for stage in stages if stage.index == rollout.stage_index), None)
     return EvidencePage(
         rollout=rollout,
@@ -131,8 +206,20 @@ def evidence_page(rollout: Rollout, wanted_stage: str | None, now: datetime) -> 
         expires=waiting.deadline if waiting and rollout.phase == Phase.PAUSED else None,
         size=rollout.artifact.blob.total_bytes,
         size_before=_size_of(rollout),
-        needed=int(waiting.params.get("approvers", 1)) if waiting else 1,
+        waiting=waiting,
     )
+
+
+def _next_sentence(page: EvidencePage) -> str:
+    rollout = page.rollout
+    if rollout.phase == Phase.PAUSED:
+        return "A person paused it or nodes are missing. It goes on when it is resumed; automatic rollback stays armed."
+    if rollout.phase in (Phase.ROLLING_BACK, Phase.ABORTING):
+        return "Every node goes back to what it served before. It is done when each reachable node reports it."
+    if rollout.phase == Phase.PROMOTING:
+        return "The candidate becomes what every node serves; then the alias champion moves."
+    then = f" Then: {title_of(page.following).lower()}." if page.following else ""
+    return f"The stage passes when every required metric lies on the good side of its margin.{then}"
 
 
 def _order(metric: str) -> int:
@@ -160,7 +247,9 @@ def _seen(row: Evidence) -> Seen:
 def _spoken(row: Evidence) -> str:
     if row.low is None or row.high is None:
         return ""
-    bound = "" if row.margin is None else f", must be {'at least' if row.better == 'higher' else 'at most'} {row.margin:g}"
+    bound = (
+        "" if row.margin is None else f", must be {'at least' if row.better == 'higher' else 'at most'} {row.margin:g}"
+    )
     return f"{row.low:.4g} to {row.high:.4g}{bound}"
 
 
@@ -185,7 +274,7 @@ def _step(
         kind, icon = "", "circle"
     return Step(
         stage=stage,
-        title=_title(stage),
+        title=title_of(stage),
         detail=_detail(stage, rows, approvals, now, over),
         kind=kind,
         icon=icon,
@@ -194,14 +283,13 @@ def _step(
     )
 
 
-def _title(stage: Stage) -> str:
+def title_of(stage: Stage) -> str:
+    """Return what people call a stage: «Canary 50 %»."""
     share = stage.params.get("percent") if stage.kind == "shadow" else stage.params.get("weight")
     return stage.kind.capitalize() + (f" {share} %" if share is not None else "")
 
 
-def _detail(
-    stage: Stage, rows: Sequence[Evidence], approvals: Sequence[Approval], now: datetime, over: bool
-) -> str:
+def _detail(stage: Stage, rows: Sequence[Evidence], approvals: Sequence[Approval], now: datetime, over: bool) -> str:
     said = []
     if stage.kind == "approval":
         given = sum(row.approve and row.stage_id == stage.pk and row.attempt == stage.attempt for row in approvals)
@@ -230,8 +318,7 @@ def _length(span: timedelta) -> str:
 def _places(rollout: Rollout) -> list[Place]:
     """Return participants with the candidate's reported state on each, by name."""
     wanted = {
-        row.node_id: row
-        for row in DesiredDeployment.objects.filter(rollout_id=rollout.pk, version=rollout.version_id)
+        row.node_id: row for row in DesiredDeployment.objects.filter(rollout_id=rollout.pk, version=rollout.version_id)
     }
     reports = {
         row.deployment_id: row

@@ -59,7 +59,10 @@ class Rollout(models.Model):
     """One version on its way onto a pool's nodes."""
 
     TRANSITIONS = {
-        Phase.PENDING: frozenset({Phase.PROGRESSING, Phase.ABORTING, Phase.ROLLING_BACK, Phase.SUPERSEDED}),
+        # to promoting: the first version on a pool has nothing to be compared with
+        Phase.PENDING: frozenset(
+            {Phase.PROGRESSING, Phase.PROMOTING, Phase.ABORTING, Phase.ROLLING_BACK, Phase.SUPERSEDED}
+        ),
         # to itself: the next stage begins, by the same checked and recorded move as a change of phase
         Phase.PROGRESSING: frozenset(
             {Phase.PROGRESSING, Phase.PAUSED, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.ABORTING}

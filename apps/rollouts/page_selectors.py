@@ -74,8 +74,17 @@ def _with_stages(rows: QuerySet[Rollout]) -> QuerySet[Rollout]:
 
 
 def open_rollouts(user: User) -> list[Rollout]:
-    """Return the user's teams' unfinished rollouts, those that wait for a person first, with their `steps`."""
-    rows = _with_stages(for_user(Rollout.objects.exclude(phase__in=Rollout.TERMINAL), user))
+    """Return the unfinished rollouts, those that wait for a person first, with `steps` and the stage's `decided`."""
+    rows = list(_with_stages(for_user(Rollout.objects.exclude(phase__in=Rollout.TERMINAL), user)))
+    given = list(Approval.objects.filter(rollout__in=rows).select_related("stage"))
+    for row in rows:
+        row.decided = [  # type: ignore[attr-defined]
+            approval
+            for approval in given
+            if approval.rollout_id == row.pk
+            and approval.stage.index == row.stage_index
+            and approval.attempt == approval.stage.attempt
+        ]
     return sorted(rows, key=lambda row: (row.phase != Phase.PAUSED, row.created_at))
 
 
@@ -89,7 +98,9 @@ def waiting_count(user: User) -> int:
     return waiting.exclude(requested_by=user).exclude(pk__in=decided).count()
 
 
-def rollout_list(user: User, *, search: str = "", phase: str = "", model: str = "", pool: str = "") -> QuerySet[Rollout]:
+def rollout_list(
+    user: User, *, search: str = "", phase: str = "", model: str = "", pool: str = ""
+) -> QuerySet[Rollout]:
     """Return the user's rollouts with their `steps`, narrowed; `phase` may be «open»."""
     rows = _with_stages(for_user(Rollout.objects.all(), user))
     if search:

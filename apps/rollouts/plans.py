@@ -67,6 +67,7 @@ class NodeView:
     previous: Seen = Seen()
     sick: str = ""  # why its evidence can't count: a hardware fault is no regression
     silent: str = ""  # it doesn't answer at present
+    drains: bool = False  # its assignment is empty: it serves nothing, by order
     excluded: str = ""  # why it is left out already, on record
 
     @property

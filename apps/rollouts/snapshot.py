@@ -122,6 +122,7 @@ def _node(loaded: Loaded, participant: Participant, now: datetime) -> NodeView:
         previous=_seen(node, previous),
         sick=_sick(node),
         silent=SILENT if silent else "",
+        drains=node.phase == NodePhase.DRAINING,
         excluded=participant.excluded_reason,
     )
 

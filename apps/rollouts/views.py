@@ -55,7 +55,9 @@ def _rollout(request: HttpRequest, pk: UUID, failed: Failed | None = None) -> Ht
     found = evidence.get_rollout(request.user, pk)
     shown = evidence.evidence_page(found, request.GET.get("stage"), timezone.now())
     roles = reads.roles_of(request.user)
-    decided = [row for row in shown.approvals if any(step.stage == row.stage and step.kind == "now" for step in shown.steps)]
+    decided = [
+        row for row in shown.approvals if any(step.stage == row.stage and step.kind == "now" for step in shown.steps)
+    ]
     context = {
         "rollout": found,
         "shown": shown,

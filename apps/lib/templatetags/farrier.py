@@ -134,6 +134,12 @@ def state(value: str, word: str = "") -> SafeString:
     return format_html('<span class="st {}">{}{}</span>', tone, icon(shape), word or usual)
 
 
+@register.simple_tag
+def state_icon(value: str) -> SafeString:
+    """Return the shape of a state alone, where the word follows in a sentence."""
+    return icon(STATES.get(value, ("circle", "", ""))[0])
+
+
 @register.filter
 def tone(value: str) -> str:
     """Return the colour class of a state."""
@@ -164,6 +170,33 @@ def heading(context: Context, name: str, text: str, numeric: str = "", extra: st
         text,
         arrow,
     )
+
+
+@register.simple_tag(takes_context=True)
+def page_link(context: Context, number: int, text: str) -> SafeString:
+    """Return a link to another page of the same list, with the filters kept."""
+    request: HttpRequest = context["request"]
+    query = request.GET.copy()
+    query["page"] = str(number)
+    query.pop("seen", None)
+    href = f"{request.path}?{query.urlencode()}"
+    return format_html('<a href="{}" hx-get="{}" hx-target="#results" hx-push-url="true">{}</a>', href, href, text)
+
+
+@register.filter
+def verb(name: str) -> str:
+    """Return an event's verb as people say it: «rollout.rolled_back» → «Rollout rolled back»."""
+    return name.replace(".", " ").replace("_", " ").capitalize()
+
+
+@register.filter
+def stages(plan: list[dict[str, Any]]) -> str:
+    """Return a plan in one line: «shadow 10 % → canary 50 % → approval → full»."""
+    said = []
+    for stage in plan:
+        share = stage.get("percent", stage.get("weight"))
+        said.append(f"{stage.get('kind', '?')} {share} %" if share is not None else str(stage.get("kind", "?")))
+    return " → ".join(said)
 
 
 @register.simple_tag(takes_context=True)
