@@ -9,6 +9,9 @@ V1 = [
     path("", include("apps.access.api_urls")),
     path("", include("apps.audit.api_urls")),
     path("", include("apps.models.api_urls")),
+    path("", include("apps.fleet.api_urls")),
+    path("", include("apps.observability.api_urls")),
+    path("", include("apps.rollouts.api_urls")),
 ]
 
 urlpatterns = [

@@ -12,5 +12,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("readyz", health.readyz),
     path("api/", include("controlplane.api_urls")),
     path("agent/v1/", include("apps.fleet.agent_urls")),
+    path("agent/v1/", include("apps.observability.agent_urls")),
     path("admin/", admin.site.urls),
+    path("", include("controlplane.page_urls")),
 ]

@@ -40,7 +40,7 @@ FIRST = (
 )
 UPDATES = (
     Chapter(MINILM, "minilm_int8_per_row", "demo", "Four times smaller: int8 with a scale per row"),
-    Chapter(DIGITS, "digits_retrained", "demo", "Retrained on all training digits"),
+    Chapter(DIGITS, "digits_retrained", "digits-demo", "Retrained on all training digits"),
 )
 MISTAKE = Chapter(MINILM, "minilm_int8_per_tensor", "demo", "Simpler kernels: int8 with one scale per tensor")
 

@@ -160,7 +160,7 @@ class Traffic:
 
 def _digit_samples() -> list[tuple[list[float], str]]:
     """Return (64 pixels, label) of the digits that were held out of training."""
-    from aifb.importers.digits import held_out
+    from aifb.importers.digit_images import held_out
 
     pixels, labels = held_out()
     return [([float(value) for value in row], str(int(label))) for row, label in zip(pixels, labels, strict=True)]

@@ -177,3 +177,4 @@ class Problem(Message):
     code: Code
     server_time: float | None = None
     challenge: str | None = None
+    stored_seq: int | None = None  # with sequence_gap: the highest batch stored without a gap

@@ -14,7 +14,9 @@ TASK_MODULES = [
     "workers.access",
     "workers.audit",
     "workers.fleet",
+    "workers.observability",
     "workers.registry",
+    "workers.rollouts",
 ]
 
 
@@ -33,5 +35,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
         every("access.tidy", 10 * MINUTE_S, queue="jobs"),
         every("fleet.compile_assignments", TICK_S),
         every("fleet.forget_nonces", MINUTE_S),
+        every("rollouts.tick", TICK_S),
+        every("observability.keep_series", 10 * MINUTE_S, queue="jobs"),
     )
 }

@@ -7,7 +7,7 @@ end has a deadline, and leaves it by itself when that passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from apps.rollouts import targets
 from apps.rollouts.findings import FAILED, SUCCESSFUL, Finding
 from apps.rollouts.plans import (
     DEFAULT_LIMITS,
+    SILENT,
     Action,
     Await,
     Complete,
@@ -68,9 +69,11 @@ def judged_stage(s: Snapshot) -> StageView | None:
     return None
 
 
-def worsened(frozen: Iterable[tuple[str, str]], findings: Iterable[Finding]) -> list[str]:
-    """Return the required metrics whose verdict is worse now than in the snapshot that an approval names."""
-    now = {finding.metric: finding.verdict for finding in findings if finding.required}
+def worsened(frozen: Iterable[tuple[str, str]], now: Mapping[str, str]) -> list[str]:
+    """Return the required metrics whose verdict is worse now than in the snapshot that an approval names.
+
+    Both give verdicts by metric; one that is gone counts as no data.
+    """
     return [metric for metric, verdict in frozen if _RANK[now.get(metric, "no_data")] < _RANK[verdict]]
 
 
@@ -162,7 +165,8 @@ def _decided(s: Snapshot, now: datetime, limits: Limits) -> list[Action]:
         return [_roll_back(s, now, limits, f"{rejection.user} rejected it («{rejection.reason}»)")]
     spec = s.stage.spec
     needed = spec.approvers if isinstance(spec, ApprovalStage) else 1
-    if len(s.decisions) < needed or worsened(s.frozen, s.findings) or s.held:
+    verdicts = {finding.metric: finding.verdict for finding in s.findings}
+    if len(s.decisions) < needed or worsened(s.frozen, verdicts) or s.held:
         return []
     names = " and ".join(decision.user for decision in s.decisions)
     sentence = f"Approved by {names}: «{s.decisions[-1].reason}»."
@@ -250,11 +254,20 @@ def resumed(stage: StageView, now: datetime) -> tuple[str, datetime]:
 
 
 def _exclusions(s: Snapshot) -> list[Action]:
-    return [ExcludeNode(node.id, node.sick) for node in s.nodes if node.sick and not node.excluded]
+    """Leave out who is sick or silent. Silence ends by itself; sickness, once on record, lasts for the attempt, lest a
+    flickering condition choose which samples count.
+    """
+    leave = [ExcludeNode(node.id, node.sick or node.silent) for node in s.nodes if _unfit(node) and not node.excluded]
+    back = [IncludeNode(node.id) for node in s.nodes if node.excluded == SILENT and not _unfit(node)]
+    return [*leave, *back]
+
+
+def _unfit(node: NodeView) -> bool:
+    return bool(node.sick or node.silent)
 
 
 def _recovered(s: Snapshot) -> list[Action]:
-    return [IncludeNode(node.id) for node in s.nodes if node.excluded and not node.sick]
+    return [IncludeNode(node.id) for node in s.nodes if node.excluded and not _unfit(node)]
 
 
 def _weights(s: Snapshot) -> list[Action]:

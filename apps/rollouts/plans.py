@@ -11,14 +11,16 @@ from apps.rollouts.findings import Finding
 from apps.rollouts.strategy import AnyStage
 
 RUNNING = "running"
+SILENT = "It has been silent for three of its polls."
 DEAD = frozenset({"failed", "expired"})
 
 
 class Which(StrEnum):
-    """Which of a node's two artifacts: the one it served before, or the rollout's."""
+    """Which artifact: the one that the node served before, or the rollout's."""
 
     PREVIOUS = "previous"
     CANDIDATE = "candidate"
+    OTHER = "other"  # neither: somebody changed it by hand; no stage wants it
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,9 @@ class NodeView:
     candidate: Seen = Seen()
     previous: Seen = Seen()
     sick: str = ""  # why its evidence can't count: a hardware fault is no regression
-    excluded: bool = False  # already left out, on record
+    silent: str = ""  # it doesn't answer at present
+    drains: bool = False  # its assignment is empty: it serves nothing, by order
+    excluded: str = ""  # why it is left out already, on record
 
     @property
     def awaited(self) -> bool:
@@ -126,7 +130,7 @@ class ExcludeNode:
 
 @dataclass(frozen=True)
 class IncludeNode:
-    """A node that was sick in an earlier stage and is well again counts from the next stage on."""
+    """A node that was sick in an earlier stage, or silent for a while, and is well again counts again."""
 
     node: UUID
 

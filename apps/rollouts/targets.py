@@ -85,4 +85,4 @@ def is_back(node: NodeView) -> bool:
     """Tell whether the node reports what it served before, alone, with all its requests."""
     if not node.accepted_newest or node.candidate.state:
         return False
-    return not node.has_previous or (node.previous.state == RUNNING and node.previous.weight == 100)
+    return not node.has_previous or node.drains or (node.previous.state == RUNNING and node.previous.weight == 100)

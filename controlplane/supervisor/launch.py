@@ -52,7 +52,7 @@ def up(options: Options, terminal: Terminal) -> None:
             _start(options, layout, supervisor, terminal)
             supervisor.run()
         except StopRequested:
-            terminal.say("Stopping.")
+            terminal.say("Stopping in order; Ctrl-C once more kills instead.")
         finally:
             supervisor.stop_all()
             supervisor.close()

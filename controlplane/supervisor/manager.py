@@ -173,22 +173,29 @@ class Supervisor:
     # -- stopping ------------------------------------------------------------------------------------------------
 
     def stop_all(self) -> None:
-        """End every process, the last started first. A second Ctrl-C kills instead of waiting."""
-        asked_before = self._stop_asked  # a Ctrl-C more than these means: don't wait
-        for process in reversed(self._processes):
-            if process.pid is None and process.spec.stop_command is None:
-                continue
-            begun = time.monotonic()
-            process.begin_stop(begun)
-            while not process.continue_stop(time.monotonic(), self._stop_asked > asked_before):
-                self._follow_log(process)
-                self._state_file.write(self._processes)
-                self._sleep(TICK_S / 2)
-            self._follow_log(process)
-            note = f" ({process.detail})" if process.detail else ""
-            self._terminal.say(f"  ■ {process.spec.name} stopped in {time.monotonic() - begun:.1f} s{note}")
+        """End every process, the last wave first. One more Ctrl-C kills instead of waiting."""
+        asked_before = self._stop_asked
+        for wave in sorted({process.spec.wave for process in self._processes}, reverse=True):
+            leaving = [p for p in reversed(self._processes) if p.spec.wave == wave and p.needs_stop()]
+            self._stop_wave(leaving, asked_before)
         self._processes.clear()
         self._state_file.remove()
+
+    def _stop_wave(self, leaving: list[Process], asked_before: int) -> None:
+        begun = time.monotonic()
+        for process in leaving:
+            process.begin_stop(begun)
+        while leaving:
+            for process in list(leaving):
+                gone = process.continue_stop(time.monotonic(), hurry=self._stop_asked > asked_before)
+                self._follow_log(process)
+                if gone:
+                    leaving.remove(process)
+                    note = f" ({process.detail})" if process.detail else ""
+                    self._terminal.say(f"  ■ {process.spec.name} stopped in {time.monotonic() - begun:.1f} s{note}")
+            self._state_file.write(self._processes)
+            if leaving:
+                self._sleep(TICK_S / 2)
 
     # -- looking -------------------------------------------------------------------------------------------------
 

@@ -144,6 +144,10 @@ class Process:
         """True when it has been starting for longer than it may."""
         return self.state is State.STARTING and now - self._started_at > self.spec.ready_timeout_s
 
+    def needs_stop(self) -> bool:
+        """False when nothing of it can be running."""
+        return self._popen is not None or self.spec.stop_command is not None
+
     def begin_stop(self, now: float) -> None:
         """Ask it to end; `continue_stop` follows up."""
         self._stop_deadline, self.detail = now + self.spec.stop_grace_s, ""

@@ -11,7 +11,8 @@ from controlplane.supervisor.layout import Layout
 from controlplane.supervisor.spec import Probe, ProcessSpec, Restart
 
 ZONES = ("zone-a", "zone-b", "zone-c")
-WAVE_PLATFORM, WAVE_FLEET, WAVE_STORY = 1, 2, 3
+# The database and the broker are wave 0.
+WAVE_PLATFORM, WAVE_ENTRY, WAVE_FLEET, WAVE_STORY = 1, 2, 3, 4
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,30 @@ def platform(site: Site) -> list[ProcessSpec]:
     caddy = (find_caddy(), "run", "--config", str(write_configuration(layout, site.host, site.port)))
     host = {"Host": site.host}
 
-    def spec(name: str, command: tuple[str, ...], environment: Mapping[str, str], ready: Probe) -> ProcessSpec:
-        return ProcessSpec(name, command, WAVE_PLATFORM, environment, layout.root, ready, stop_grace_s=15)
+    def spec(
+        name: str, command: tuple[str, ...], wave: int, environment: Mapping[str, str], ready: Probe
+    ) -> ProcessSpec:
+        return ProcessSpec(name, command, wave, environment, layout.root, ready, stop_grace_s=15)
 
     return [
-        spec("web", web, env.web, Probe(lambda: http_problem(layout.web_socket, "/livez", host), recheck_s=5)),
-        spec("live", live, env.web, Probe(lambda: http_problem(layout.live_socket, "/livez", host), recheck_s=5)),
+        spec(
+            "web",
+            web,
+            WAVE_PLATFORM,
+            env.web,
+            Probe(lambda: http_problem(layout.web_socket, "/livez", host), recheck_s=5),
+        ),
+        spec(
+            "live",
+            live,
+            WAVE_PLATFORM,
+            env.web,
+            Probe(lambda: http_problem(layout.live_socket, "/livez", host), recheck_s=5),
+        ),
         _celery("worker", ("worker", "-Q", "default", "--concurrency", "2"), site),
         _celery("jobs", ("worker", "-Q", "jobs", "--concurrency", "1"), site),
         _celery("beat", ("beat", "--schedule", str(layout.run / "beat-schedule"), "--pidfile="), site),
-        spec("edge", caddy, env.plain, Probe(lambda: http_problem(site.port, "/livez"), recheck_s=5)),
+        spec("edge", caddy, WAVE_ENTRY, env.plain, Probe(lambda: http_problem(site.port, "/livez"), recheck_s=5)),
     ]
 
 
@@ -99,12 +114,13 @@ def _celery(name: str, arguments: tuple[str, ...], site: Site) -> ProcessSpec:
     options = () if is_beat else ("-n", f"{name}@%h", "--without-gossip", "--without-mingle")
     return ProcessSpec(
         name=name,
-        command=python("-m", "celery", "-A", "workers.celery", *arguments, *options, "--loglevel", "INFO"),
-        wave=WAVE_PLATFORM,
+        command=python("-m", "celery", "-A", "workers.celery", "--quiet", *arguments, *options, "--loglevel", "INFO"),
+        # Beat comes late and leaves early: between them every tick has somebody to do it.
+        wave=WAVE_ENTRY if is_beat else WAVE_PLATFORM,
         env=site.environments.web if is_beat else site.environments.worker,
         cwd=site.layout.root,
-        # A worker listens on no socket: it says so itself once it takes messages.
-        ready=Probe(log_pattern=r"beat: Starting" if is_beat else r"@\S+ ready\.$"),
+        # They listen on no socket: a worker says itself once it takes messages.
+        ready=Probe(settle_s=2.0) if is_beat else Probe(log_pattern=r"@\S+ ready\.$"),
         ready_timeout_s=90,
         stop_grace_s=30,  # the running tasks end first
     )

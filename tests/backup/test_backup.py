@@ -39,10 +39,9 @@ class Installation:
         return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
     def migrate(self) -> None:
-        """Tables and rights."""
-        for command in (["migrate", "--database", "owner", "--verbosity", "0"], ["grant_app_role"]):
-            done = self.manage(*command)
-            assert done.returncode == 0, done.stderr
+        """Tables, rights, users."""
+        done = self.manage("prepare")
+        assert done.returncode == 0, done.stderr
 
     def fill(self) -> None:
         """A user, an event, an artifact, keys, secrets."""

@@ -1,118 +1,56 @@
-"""A small fleet to test with: a team, its people, a pool, a model with versions, a trust root with its keys."""
+"""A small fleet to test with: a team, its people, a pool, a model with versions, hosts that enrol."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
-from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 from aifb import signing
-from aifb.trust import ROOT_TYPE, Root, make_root, parse_root
-from apps.access.models import Membership, Role, Team, User
-from apps.audit.transitions import SYSTEM, Actor
+from apps.access.actors import Actor
+from apps.access.models import Team, User
 from apps.fleet import credentials, reports, services
 from apps.fleet.models import Node, Pool
-from apps.models.models import Artifact, ModelVersion, RegisteredModel, StoredBlob, TrustRoot, VersionState
+from apps.models.models import Artifact, ModelVersion, RegisteredModel
 from protocol.messages import EnrolRequest, PollRequest
 from protocol.signing import canonical_enrol
 
-
-@lru_cache(maxsize=8)
-def rsa_key(name: str) -> rsa.RSAPrivateKey:
-    """A key made once a process: making one takes a good part of a second."""
-    return signing.generate_key()
+MODEL = "digits"
 
 
-def publish_root(
-    *, version: int = 1, epoch: int = 1, director: str = "director", signers: tuple[str, ...] = ("root",)
-) -> Root:
-    """Store a trust root that lists the named keys."""
-    payload = make_root(
-        version=version,
-        expires=datetime.now(UTC) + timedelta(days=365),
-        director_epoch=epoch,
-        roles={
-            "root": [rsa_key("root").public_key()],
-            "release": [rsa_key("release").public_key()],
-            "director": [rsa_key(director).public_key()],
-        },
-    )
-    envelope = signing.sign(payload, ROOT_TYPE, [rsa_key(name) for name in signers])
-    TrustRoot.objects.create(version=version, envelope=envelope)
-    return parse_root(payload)
-
-
-def write_director_key(folder: Path, name: str = "director") -> Path:
-    """Write a director's private key where the worker would read it."""
-    path = folder / f"{name}.pem"
-    path.write_bytes(signing.private_key_pem(rsa_key(name)))
+def write_key(path: Path, key: RSAPrivateKey) -> Path:
+    """Write a private key where the worker would read it."""
+    path.write_bytes(signing.private_key_pem(key))
     return path
 
 
 @dataclass
 class World:
-    """A team with an operator and an admin, an auto-accepting pool, and a model."""
+    """A team with an operator and an admin, an auto-accepting pool, and a model whose versions are published."""
 
     team: Team
     operator: User
     admin: User
     pool: Pool
-    model: RegisteredModel
+    publish: Callable[..., ModelVersion]
 
     @property
     def actor(self) -> Actor:
         return Actor.person(self.operator)
 
+    @property
+    def model(self) -> RegisteredModel:
+        return RegisteredModel.objects.get(slug=MODEL)
 
-def make_world(slug: str = "vision") -> World:
-    team = Team.objects.create(slug=slug, name=slug.title())
-    people = []
-    for name, role in (("operator", Role.OPERATOR), ("admin", Role.ADMIN)):
-        user = User.objects.create_user(f"{slug}-{name}", password="a-long-enough-password")
-        Membership.objects.create(user=user, team=team, role=role)
-        people.append(user)
-    pool = services.create_pool(team=team, slug=f"{slug}-pool", actor=SYSTEM, auto_accept=True, now=datetime.now(UTC))
-    model = RegisteredModel.objects.create(team=team, slug=f"{slug}-model")
-    return World(team, people[0], people[1], pool, model)
-
-
-def publish(world: World, number: int, content: bytes | None = None) -> Artifact:
-    """Store a published version of the world's model with an artifact of `content`."""
-    content = content if content is not None else secrets.token_bytes(300)
-    digest = hashlib.sha3_512(content).hexdigest()
-    version = ModelVersion.objects.create(
-        team=world.team,
-        model=world.model,
-        number=number,
-        state=VersionState.PUBLISHED,
-        created_by=world.operator,
-        model_hash=hashlib.sha256(content).hexdigest(),
-    )
-    blob = StoredBlob.objects.create(
-        digest=digest,
-        total_bytes=len(content),
-        flat_sha3_512=digest,
-        leaf_table=b"header and leaves of " + digest.encode(),
-        model_hash=version.model_hash,
-        team=world.team,
-        uploaded_by=world.operator,
-    )
-    return Artifact.objects.create(
-        team=world.team,
-        version=version,
-        blob=blob,
-        digest=digest,
-        manifest=b'{"manifest of":"' + digest.encode() + b'"}',
-        signed_by=signing.keyid(rsa_key("release").public_key()),
-    )
+    def artifact(self, seed: int) -> Artifact:
+        """Publish the next version of the model; another seed is another artifact."""
+        return Artifact.objects.select_related("version", "blob").get(version=self.publish(MODEL, seed=seed))
 
 
 @dataclass
@@ -156,11 +94,3 @@ def activate(node: Node, now: datetime) -> None:
     """Bring an accepted node to active, as its first poll does."""
     reports.record_poll(node.pk, PollRequest(boot_id=uuid4(), report_seq=1, agent_version="1.0"), now=now)
     node.refresh_from_db()
-
-
-def store(home: Path, digest: str, content: bytes) -> Path:
-    """Put an artifact's bytes where the store keeps them."""
-    path = home / "artifacts" / "sha3" / digest[:2] / f"{digest}.aifb"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path

@@ -6,12 +6,17 @@ from datetime import timedelta
 
 import pytest
 
+from aifb import signing
 from aifb.trust import Accepted, accepted, make_bundle, verify_statement
+from apps.access.actors import SYSTEM
 from apps.audit.models import Event
 from apps.fleet import assignments, selectors, services
 from apps.fleet.models import Assignment, DesiredDeployment, Node
 from apps.lib.errors import Conflict, DomainError
+from apps.models import services as registry
+from apps.models.models import RegisteredModel
 from protocol.messages import Role
+from tests.artifacts import root_envelope
 from tests.fleet import builders
 
 
@@ -37,23 +42,23 @@ def node(world, now):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_every_node_of_a_tick_can_verify_its_statement(world, root, now, count):
+def test_every_node_of_a_tick_can_verify_its_statement(world, trust_root, now, count):
     nodes = [builders.enrol(world, f"node-{n}", now)[0] for n in range(count)]
-    artifact = builders.publish(world, 1)
+    artifact = world.artifact(1)
     for each in nodes:
         desire(world, each, (artifact, Role.BASELINE, 100))
     assert assignments.compile_assignments(now).signed == count
     for each in nodes:
-        statement = opened(each, root, now)
+        statement = opened(each, trust_root, now)
         assert (statement.sequence, statement.director_epoch) == (1, 1)
         assert [d.digest for d in statement.deployments] == [artifact.digest]
         assert stored(each).digests == [artifact.digest]
     assert len({bytes(stored(each).envelope) for each in nodes}) == 1
 
 
-def test_an_accepted_node_gets_an_empty_assignment_first(node, root, now):
+def test_an_accepted_node_gets_an_empty_assignment_first(node, trust_root, now):
     assignments.compile_assignments(now)
-    assert opened(node, root, now).deployments == ()
+    assert opened(node, trust_root, now).deployments == ()
 
 
 def test_nothing_due_signs_nothing(node, now):
@@ -61,31 +66,31 @@ def test_nothing_due_signs_nothing(node, now):
     assert assignments.compile_assignments(now + timedelta(minutes=1)) == assignments.Compiled(0, 0, 0)
 
 
-def test_a_renewal_keeps_the_sequence_and_is_accepted(node, root, now):
+def test_a_renewal_keeps_the_sequence_and_is_accepted(node, trust_root, now):
     assignments.compile_assignments(now)
-    last = accepted(opened(node, root, now), None)
+    last = accepted(opened(node, trust_root, now), None)
     later = now + timedelta(hours=12, seconds=1)
     assert assignments.compile_assignments(later).signed == 1
-    renewed = opened(node, root, later, last)
+    renewed = opened(node, trust_root, later, last)
     assert (renewed.sequence, renewed.issued) == (1, later)
 
 
-def test_a_renewal_is_later_even_when_the_clock_was_set_back(node, root, now, world):
+def test_a_renewal_is_later_even_when_the_clock_was_set_back(node, trust_root, now, world):
     assignments.compile_assignments(now)
-    last = accepted(opened(node, root, now), None)
+    last = accepted(opened(node, trust_root, now), None)
     Node.objects.update(desired_generation=7)  # content as before, so this only renews
     assignments.compile_assignments(now - timedelta(minutes=5))
-    assert opened(node, root, now, last).issued > last.issued
+    assert opened(node, trust_root, now, last).issued > last.issued
 
 
-def test_a_change_raises_the_sequence_by_one(world, node, root, now):
-    v1, v2 = builders.publish(world, 1), builders.publish(world, 2)
+def test_a_change_raises_the_sequence_by_one(world, node, trust_root, now):
+    v1, v2 = world.artifact(1), world.artifact(2)
     desire(world, node, (v1, Role.BASELINE, 100))
     assignments.compile_assignments(now)
-    last = accepted(opened(node, root, now), None)
+    last = accepted(opened(node, trust_root, now), None)
     desire(world, node, (v1, Role.BASELINE, 90), (v2, Role.CANDIDATE, 10))
     assignments.compile_assignments(now + timedelta(seconds=5))
-    statement = opened(node, root, now + timedelta(seconds=5), last)
+    statement = opened(node, trust_root, now + timedelta(seconds=5), last)
     assert statement.sequence == 2
     assert {(d.version, d.role, d.weight) for d in statement.deployments} == {
         (1, "baseline", 90),
@@ -94,7 +99,7 @@ def test_a_change_raises_the_sequence_by_one(world, node, root, now):
 
 
 def test_a_deployment_keeps_its_id_when_its_role_changes(world, node):
-    v1, v2 = builders.publish(world, 1), builders.publish(world, 2)
+    v1, v2 = world.artifact(1), world.artifact(2)
     desire(world, node, (v1, Role.BASELINE, 90), (v2, Role.CANDIDATE, 10))
     before = {row.artifact_id: row.pk for row in node.desired.all()}
     desire(world, node, (v2, Role.BASELINE, 100))
@@ -106,52 +111,54 @@ def test_a_deployment_keeps_its_id_when_its_role_changes(world, node):
 
 
 def test_setting_what_is_set_changes_nothing(world, node):
-    v1 = builders.publish(world, 1)
+    v1 = world.artifact(1)
     assert desire(world, node, (v1, Role.BASELINE, 100)) is True
     generation = Node.objects.get(pk=node.pk).desired_generation
     assert desire(world, node, (v1, Role.BASELINE, 100)) is False
     assert Node.objects.get(pk=node.pk).desired_generation == generation
 
 
-def test_a_restored_database_goes_beyond_what_the_node_has_seen(node, root, now):
+def test_a_restored_database_goes_beyond_what_the_node_has_seen(node, trust_root, now):
     assignments.compile_assignments(now)
     Node.objects.update(observed_epoch=1, observed_sequence=41)
     assert assignments.compile_assignments(now + timedelta(seconds=5)).signed == 1
     last = Accepted(1, 41, "a" * 64, now)
-    assert opened(node, root, now + timedelta(seconds=5), last).sequence == 42
+    assert opened(node, trust_root, now + timedelta(seconds=5), last).sequence == 42
 
 
 def test_a_sequence_that_cannot_be_honest_is_not_followed(world, node, now):
     assignments.compile_assignments(now)
     Node.objects.update(observed_epoch=1, observed_sequence=2 + (1 << 32))
-    desire(world, node, (builders.publish(world, 1), Role.BASELINE, 100))
+    desire(world, node, (world.artifact(1), Role.BASELINE, 100))
     assert assignments.compile_assignments(now) == assignments.Compiled(0, 0, 1)
     assert stored(node).sequence == 1
 
 
-def test_a_rotated_director_starts_a_new_count(world, node, now, settings, tmp_path):
+def test_a_rotated_director_starts_a_new_count(world, node, now, settings, keys, home):
     assignments.compile_assignments(now)
     Node.objects.update(observed_epoch=1, observed_sequence=5 << 32)
-    new_root = builders.publish_root(version=2, epoch=2, director="director-2")
+    director = signing.generate_key()
+    envelope = root_envelope(keys.root, keys.release, director, version=2, director_epoch=2)
+    new_root = registry.add_root(envelope=envelope, actor=SYSTEM, now=now)
     with pytest.raises(Conflict, match="does not list"):
         assignments.compile_assignments(now)
-    key = builders.write_director_key(tmp_path, "director-2")
+    key = builders.write_key(home / "director-2.pem", director)
     settings.FARRIER = settings.FARRIER.model_copy(update={"director_key": key})
     assert assignments.compile_assignments(now).signed == 1
     last = Accepted(1, 5 << 32, "a" * 64, now - timedelta(minutes=1))
     assert opened(node, new_root, now, last).sequence == 1
 
 
-def test_a_draining_node_gets_an_empty_assignment_and_its_work_back(world, node, root, now):
-    desire(world, node, (builders.publish(world, 1), Role.BASELINE, 100))
+def test_a_draining_node_gets_an_empty_assignment_and_its_work_back(world, node, trust_root, now):
+    desire(world, node, (world.artifact(1), Role.BASELINE, 100))
     builders.activate(node, now)
     assignments.compile_assignments(now)
     services.drain_node(node, actor=world.actor, reason="A fan is replaced.", now=now)
     assignments.compile_assignments(now)
-    assert opened(node, root, now).deployments == ()
+    assert opened(node, trust_root, now).deployments == ()
     services.uncordon_node(node, actor=world.actor, reason="The fan turns.", now=now)
     assignments.compile_assignments(now)
-    assert len(opened(node, root, now).deployments) == 1
+    assert len(opened(node, trust_root, now).deployments) == 1
 
 
 def test_locked_nodes_get_no_assignment(world, node, now):
@@ -159,8 +166,8 @@ def test_locked_nodes_get_no_assignment(world, node, now):
     assert assignments.compile_assignments(now).signed == 0
 
 
-def test_state_of_sync(world, node, root, now):
-    v1 = builders.publish(world, 1)
+def test_state_of_sync(world, node, trust_root, now):
+    v1 = world.artifact(1)
     desire(world, node, (v1, Role.BASELINE, 100))
 
     def seen():
@@ -190,23 +197,24 @@ def test_state_of_sync(world, node, root, now):
 )
 def test_plans_that_no_node_could_follow_are_refused(world, node, shares, code):
     with pytest.raises(DomainError) as caught:
-        desire(world, node, *shares(builders.publish(world, 1), builders.publish(world, 2)))
+        desire(world, node, *shares(world.artifact(1), world.artifact(2)))
     assert caught.value.code == code
 
 
-def test_other_teams_models_are_refused(world, node):
-    other = builders.make_world("other")
-    specs = [services.DesiredSpec(builders.publish(other, 1), Role.BASELINE, 100)]
+def test_other_teams_models_are_refused(world, node, other_team):
+    specs = [services.DesiredSpec(world.artifact(1), Role.BASELINE, 100)]
+    other = RegisteredModel.objects.create(team=other_team, slug="other-model")
     with pytest.raises(DomainError) as caught:
-        services.set_desired(node=node, model=other.model, specs=specs)
-    assert caught.value.code == "wrong_team"
+        services.set_desired(node=node, model=other, specs=specs)
+    assert caught.value.code == "wrong_model"
+    RegisteredModel.objects.filter(pk=world.model.pk).update(team=other_team)
     with pytest.raises(DomainError) as caught:
         services.set_desired(node=node, model=world.model, specs=specs)
-    assert caught.value.code == "wrong_model"
+    assert caught.value.code == "wrong_team"
 
 
 def test_the_list_of_nodes_costs_the_same_however_long_it_is(world, now, django_assert_num_queries):
-    v1 = builders.publish(world, 1)
+    v1 = world.artifact(1)
     for n in range(6):
         each = builders.enrol(world, f"node-{n}", now)[0]
         desire(world, each, (v1, Role.BASELINE, 100))

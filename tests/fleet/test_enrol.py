@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 
+from apps.access.actors import Actor
 from apps.audit.models import Event
 from apps.fleet import credentials, services
 from apps.fleet.models import JoinToken, Node, NodePhase
@@ -78,7 +79,7 @@ def test_a_cloned_key_is_refused(world, now):
 def test_a_banned_key_cannot_come_back(world, now):
     host = Host("node-1")
     node = Node.objects.get(pk=credentials.enrol(host.request(token_of(world, now)), now=now).node)
-    services.ban_node(node, actor=services.Actor.person(world.admin), reason="It was stolen.", now=now)
+    services.ban_node(node, actor=Actor.person(world.admin), reason="It was stolen.", now=now)
     again = Host("node-7", key=host.key)
     assert refusal(credentials.enrol, again.request(token_of(world, now)), now=now) == "key_known"
 
@@ -116,10 +117,8 @@ def test_tokens_expire_and_may_be_bound_to_a_name(world, now):
     assert refusal(credentials.enrol, Host("node-1").request("x" * 43), now=now) == "token_unknown"
 
 
-def test_a_stranger_may_not_make_tokens(world, now):
-    from tests.fleet.builders import make_world
-
-    stranger = make_world("other").actor
+def test_a_stranger_may_not_make_tokens(world, now, outsider):
+    stranger = Actor.person(outsider)
     assert refusal(services.create_join_token, pool=world.pool, actor=stranger, now=now) == "role_missing"
 
 

@@ -29,7 +29,12 @@ def test_starts_in_waves_and_stops_in_reverse(home: Home) -> None:
     running.process.send_signal(signal.SIGINT)
     assert running.finish() == 0
     stopped = [line for line in running.lines if line.startswith("  ■")]
-    assert [line.split()[1] for line in stopped] == ["third", "second", "first"]
+    names = [line.split()[1] for line in stopped]
+    assert names == [
+        "third",
+        "second",
+        "first",
+    ]  # third ends at once, second only when it is killed; then the wave before
     assert "killed: it did not end in time" in stopped[1]
     assert not home.layout.states.exists()
 
