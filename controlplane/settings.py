@@ -28,6 +28,8 @@ class Env(BaseSettings):
     origin: str = Field("http://127.0.0.1:8700", alias="FARRIER_ORIGIN")
     director_key: Path | None = Field(None, alias="FARRIER_DIRECTOR_KEY")
     audit_key: Path | None = Field(None, alias="FARRIER_AUDIT_KEY")
+    nodes: int = Field(3, alias="FARRIER_NODES", ge=0, le=9)  # node agents that `make up` starts
+    gateway_port_base: int = Field(8710, alias="FARRIER_GATEWAY_PORT_BASE", ge=1, le=65_000)  # + number of the node
     poll_interval_s: float = Field(30.0, alias="FARRIER_POLL_INTERVAL_S", gt=0)
     tick_s: float = Field(5.0, alias="FARRIER_TICK_S", gt=0)
     db_pool_max: int = Field(10, alias="FARRIER_DB_POOL_MAX", ge=2)
@@ -36,6 +38,8 @@ class Env(BaseSettings):
     approval_life_s: float = Field(14_400.0, alias="FARRIER_APPROVAL_LIFE_S", gt=0)
     raw_retention_h: int = Field(48, alias="FARRIER_RAW_RETENTION_H", ge=1)
     max_artifact_bytes: int = Field(64 << 30, alias="FARRIER_MAX_ARTIFACT_BYTES", ge=1)
+    team_artifact_bytes: int = Field(1 << 40, alias="FARRIER_TEAM_ARTIFACT_BYTES", ge=1)
+    webhook_networks: str = Field("", alias="FARRIER_WEBHOOK_NETWORKS")
     failpoints: str = Field("", alias="FARRIER_FAILPOINTS")
     log_level: str = Field("INFO", alias="FARRIER_LOG_LEVEL")
 
@@ -177,6 +181,8 @@ CONTENT_SECURITY_POLICY = {
     }
 }
 
+DATA_UPLOAD_MAX_MEMORY_SIZE = 8 << 20  # a publication lists every source file by digest; artifacts are streamed
+
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "apps.access.authentication.ApiTokenAuthentication",
@@ -184,7 +190,7 @@ REST_FRAMEWORK = {
     ],
     "DEFAULT_PERMISSION_CLASSES": ["apps.access.permissions.HasScope"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["apps.lib.parsers.BoundedJSONParser"],
     "DEFAULT_PAGINATION_CLASS": "apps.lib.pages.ApiPagination",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
@@ -196,13 +202,21 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Fits AI models to GPU fleets: lineage, signed artifacts, staged rollouts, fleet health.",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
+    "ENUM_NAME_OVERRIDES": {
+        "NodePhase": "apps.fleet.models.NodePhase",
+        "RolloutPhase": "apps.rollouts.models.Phase",
+        "StageState": "apps.rollouts.models.StageState",
+        "VersionState": "apps.models.models.VersionState",
+    },
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
 }
+# knox's own token table is swapped for ours, but its migrations would create it all the same
+MIGRATION_MODULES = {"knox": None}
 KNOX_TOKEN_MODEL = "access.ApiToken"  # noqa: S105 a model's name
-REST_KNOX = {"TOKEN_TTL": None, "AUTH_HEADER_PREFIX": "Token"}
+REST_KNOX = {"TOKEN_TTL": None, "AUTH_HEADER_PREFIX": "Token", "TOKEN_PREFIX": "farrier_"}
 
 LOGGING = {
     "version": 1,
@@ -210,6 +224,12 @@ LOGGING = {
     "formatters": {"line": {"format": "%(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": ENV.log_level},
+    "loggers": {
+        # it writes every address in full at INFO, and a webhook's may carry a secret
+        "httpx2": {"level": "WARNING"},
+        # one line for every tick of every task would bury what matters
+        **{name: {"level": "WARNING"} for name in ("celery.beat", "celery.worker.strategy", "celery.app.trace")},
+    },
 }
 
 FARRIER = ENV

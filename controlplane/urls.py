@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern, URLResolver
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, include, path
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from controlplane import health
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("livez", health.livez),
+    path("readyz", health.readyz),
+    path("api/", include("controlplane.api_urls")),
+    path("agent/v1/", include("apps.fleet.agent_urls")),
+    path("agent/v1/", include("apps.observability.agent_urls")),
+    path("admin/", admin.site.urls),
+    path("", include("controlplane.page_urls")),
+]

@@ -5,12 +5,11 @@ Unknown fields are ignored (a newer peer may send more), missing ones are an err
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
 PROTOCOL_VERSION = 1
 OLDEST_SERVED = 1
@@ -21,6 +20,7 @@ Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,63}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$")]
 Sentence = Annotated[str, StringConstraints(max_length=1_000)]
 Code = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,63}$")]
+Count = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]  # what a bigint column holds
 
 
 class Message(BaseModel):
@@ -91,14 +91,14 @@ class EnrolResponse(Message):
     node: UUID
     phase: str
     generation: int
-    expires: datetime
+    expires: AwareDatetime
     trust_root: list[str]  # base64 root envelopes, oldest first
     server_time: float
 
 
 class RenewResponse(Message):
     generation: int
-    expires: datetime
+    expires: AwareDatetime
     server_time: float
 
 
@@ -108,8 +108,8 @@ class DeploymentReport(Message):
     state: DeploymentState
     reason_code: str = Field(default="", max_length=63)
     reason: Sentence = ""
-    warmup_ms: float | None = None
-    since: datetime
+    warmup_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    since: AwareDatetime
     weight_in_force: int = Field(default=0, ge=0, le=100)  # what the gateway routes now
 
 
@@ -118,9 +118,9 @@ class Refusal(Message):
 
     code: Code
     reason: Sentence
-    sequence: int | None = None
-    digest: str | None = None
-    at: datetime
+    sequence: Count | None = None
+    digest: str | None = Field(default=None, max_length=128)
+    at: AwareDatetime
 
 
 class ConditionReport(Message):
@@ -132,12 +132,12 @@ class ConditionReport(Message):
 
 class PollRequest(Message):
     boot_id: UUID
-    report_seq: int = Field(ge=1)
+    report_seq: int = Field(ge=1, le=(1 << 63) - 1)
     agent_version: str = Field(max_length=64)
-    observed_epoch: int = 0
-    observed_sequence: int = 0
-    observed_issued: datetime | None = None
-    clock_offset_s: float = 0.0
+    observed_epoch: int = Field(default=0, ge=0, le=(1 << 31) - 1)
+    observed_sequence: Count = 0
+    observed_issued: AwareDatetime | None = None
+    clock_offset_s: float = Field(default=0.0, allow_inf_nan=False)
     deployments: list[DeploymentReport] = Field(default_factory=list, max_length=1_000)
     conditions: list[ConditionReport] = Field(default_factory=list, max_length=100)
     refusals: list[Refusal] = Field(default_factory=list, max_length=50)
@@ -155,13 +155,17 @@ class PollResponse(Message):
 
 class WaitResponse(Message):
     sequence: int
-    issued: datetime | None
+    issued: AwareDatetime | None
+
+
+class RootResponse(Message):
+    trust_root: list[str]  # base64 root envelopes of the versions asked for, oldest first
 
 
 class TelemetryAck(Message):
     boot_id: UUID
     seq: int  # the highest batch stored without a gap
-    dropped_rows: int = 0  # rows of this batch that lay too far ahead in time
+    dropped_rows: int = 0  # rows of this batch that lay too far ahead, too far back, or were malformed
 
 
 class Problem(Message):
@@ -173,3 +177,4 @@ class Problem(Message):
     code: Code
     server_time: float | None = None
     challenge: str | None = None
+    stored_seq: int | None = None  # with sequence_gap: the highest batch stored without a gap

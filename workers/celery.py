@@ -9,6 +9,8 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 from celery import Celery
 from django.conf import settings
 
+from workers.schedule import SCHEDULE, TASK_MODULES
+
 app = Celery("farrier", broker=settings.FARRIER.redis_url)
 app.conf.update(
     task_ignore_result=True,
@@ -29,5 +31,7 @@ app.conf.update(
         "unacked_restore_throttle": 1,
     },
     task_default_queue="default",
+    imports=TASK_MODULES,
+    beat_schedule=SCHEDULE,
     timezone="UTC",
 )

@@ -7,6 +7,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models.functions import Cast, Now
 
+from apps.access.actors import ActorKind
 from apps.lib.ids import uuid7
 
 
@@ -15,13 +16,6 @@ class CurrentXid(models.Func):
 
     function = "pg_current_xact_id"
     output_field = models.TextField()
-
-
-class ActorKind(models.TextChoices):
-    PERSON = "person", "Person"
-    TOKEN = "token", "API token"
-    NODE = "node", "Node"
-    SYSTEM = "system", "System"
 
 
 class Event(models.Model):
@@ -35,7 +29,7 @@ class Event(models.Model):
     actor_label = models.CharField(max_length=200)
     verb = models.CharField(max_length=64)  # «rollout.approved», «node.cordoned»
     object_type = models.CharField(max_length=64)  # model label, «rollouts.rollout»
-    object_id = models.CharField(max_length=64)
+    object_id = models.CharField(max_length=128)  # a key, or an artifact's digest
     object_label = models.CharField(max_length=200)
     from_state = models.CharField(max_length=32, blank=True)
     to_state = models.CharField(max_length=32, blank=True)
@@ -88,29 +82,6 @@ class RestoreEpoch(models.Model):
         db_table = "audit_restoreepoch"
 
 
-class Outbox(models.Model):
-    """An effect that leaves the process (a webhook, a mail), written in the transaction that causes it."""
-
-    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    kind = models.CharField(max_length=32)  # «webhook»
-    topic = models.CharField(max_length=64)  # «rollout.waiting_for_approval»
-    payload = models.JSONField()
-    team_id = models.UUIDField(null=True)
-    created_at = models.DateTimeField(db_default=Now())
-    due_at = models.DateTimeField(db_default=Now())
-    attempts = models.PositiveSmallIntegerField(default=0)
-    lease_until = models.DateTimeField(null=True)
-    lease_epoch = models.PositiveIntegerField(default=0)
-    done_at = models.DateTimeField(null=True)
-    last_error = models.TextField(blank=True)
-
-    class Meta:
-        db_table = "audit_outbox"
-        indexes = [
-            models.Index(fields=["due_at"], name="audit_outbox_due", condition=models.Q(done_at__isnull=True)),
-        ]
-
-
 class Webhook(models.Model):
     """Where a team wants to be told. Payloads are signed by the Standard Webhooks scheme with `secret`."""
 
@@ -123,3 +94,35 @@ class Webhook(models.Model):
 
     class Meta:
         db_table = "audit_webhook"
+
+    def __str__(self) -> str:
+        return self.url
+
+
+class Outbox(models.Model):
+    """An effect that leaves the process, one row a destination, written in the transaction that causes it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    kind = models.CharField(max_length=32)  # «webhook»
+    topic = models.CharField(max_length=64)  # «rollout.waiting_for_approval»
+    payload = models.JSONField()
+    team_id = models.UUIDField(null=True)
+    webhook = models.ForeignKey(Webhook, null=True, on_delete=models.CASCADE, related_name="deliveries")
+    created_at = models.DateTimeField(db_default=Now())
+    due_at = models.DateTimeField(db_default=Now())
+    attempts = models.PositiveSmallIntegerField(default=0)
+    lease_until = models.DateTimeField(null=True)
+    lease_epoch = models.PositiveIntegerField(default=0)
+    done_at = models.DateTimeField(null=True)
+    parked_at = models.DateTimeField(null=True)  # given up after too many attempts; a person may send it again
+    last_error = models.TextField(blank=True)
+
+    class Meta:
+        db_table = "audit_outbox"
+        indexes = [
+            models.Index(
+                fields=["due_at"],
+                name="audit_outbox_due",
+                condition=models.Q(done_at__isnull=True, parked_at__isnull=True),
+            ),
+        ]

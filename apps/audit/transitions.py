@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from django.db import models, transaction
 
-from apps.access.models import User
-from apps.audit.models import ActorKind, Event
+from apps.access.actors import SYSTEM, Actor
+from apps.access.models import Team
+from apps.audit.models import Event
 from apps.lib.errors import Conflict
 
-
-@dataclass(frozen=True)
-class Actor:
-    """Who acts: a person (by hand or by token), a node, or the system itself."""
-
-    kind: ActorKind
-    label: str
-    user: User | None = None
-
-    @classmethod
-    def person(cls, user: User) -> Actor:
-        return cls(ActorKind.PERSON, user.get_username(), user)
-
-    @classmethod
-    def token(cls, user: User, name: str) -> Actor:
-        return cls(ActorKind.TOKEN, f"{user.get_username()} by token {name}", user)
-
-    @classmethod
-    def node(cls, name: str) -> Actor:
-        return cls(ActorKind.NODE, name)
-
-
-SYSTEM = Actor(ActorKind.SYSTEM, "farrier")
+__all__ = ["SYSTEM", "Actor", "IllegalMove", "Stale", "Stateful", "move", "record"]
 
 
 class IllegalMove(Conflict):
@@ -80,7 +58,7 @@ def record(
 ) -> Event:
     """Insert one event about `obj`; call it in the transaction of the change that it tells of."""
     event = Event(
-        team_id=getattr(obj, "team_id", None),
+        team_id=obj.pk if isinstance(obj, Team) else getattr(obj, "team_id", None),
         actor_kind=actor.kind,
         actor=actor.user,
         actor_label=actor.label,
@@ -143,3 +121,8 @@ def move(
     for name, value in values.items():
         setattr(obj, name, value)
     return event
+
+
+def on_acted(*, obj: models.Model, verb: str, actor: Actor, now: datetime, reason: str, **rest: Any) -> None:
+    """Record what apps.access hands up (it lies below this app and can't call `record`)."""
+    record(obj, verb, actor=actor, now=now, reason=reason, data=rest["data"])

@@ -42,6 +42,8 @@ class JoinToken(models.Model):
     created_at = models.DateTimeField(db_default=Now())
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True)
+    # a node that lost our answer may ask again with the same key
+    used_by = models.ForeignKey("Node", null=True, on_delete=models.SET_NULL, related_name="+")
 
     class Meta:
         db_table = "fleet_jointoken"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import DataError
 from django.http import Http404, JsonResponse
 from rest_framework import exceptions
 from rest_framework.response import Response
@@ -29,11 +30,23 @@ def _sentence(detail: Any, path: str = "") -> str:
     return f"{path}: {detail}" if path and path != "detail" else str(detail)
 
 
+def _code(exc: Exception) -> str:
+    """Return the error's own code; what a serializer finds wrong, field by field, is `invalid`."""
+    if not isinstance(exc, exceptions.APIException):
+        return "error"
+    codes = exc.get_codes()
+    return codes if isinstance(codes, str) else str(exc.default_code)
+
+
 def handle(exc: Exception, context: dict[str, Any]) -> Response | None:
     """DRF's exception handler: every error leaves as a problem document."""
     if isinstance(exc, DomainError):
         status, code, sentence = exc.status, exc.code, exc.sentence
         headers: dict[str, str] = {}
+    elif isinstance(exc, DataError):
+        # PostgreSQL can't hold it: a NUL character, a number beyond its type
+        status, code, headers = 400, "bad_value", {}
+        sentence = "A value in the request can't be stored or compared; look for NUL characters and huge numbers."
     elif isinstance(exc, Http404):
         status, code, sentence, headers = 404, "not_found", "There is nothing at this address.", {}
     else:
@@ -41,8 +54,7 @@ def handle(exc: Exception, context: dict[str, Any]) -> Response | None:
         if answer is None:
             return None
         status = answer.status_code
-        code = str(exc.default_code) if isinstance(exc, exceptions.APIException) else "error"
-        sentence = _sentence(answer.data)
+        code, sentence = _code(exc), _sentence(answer.data)
         headers = {key: answer[key] for key in ("WWW-Authenticate", "Retry-After") if key in answer}
     body = {"title": code.replace("_", " "), "status": status, "detail": sentence, "code": code}
     return Response(body, status=status, headers=headers, content_type=CONTENT_TYPE)

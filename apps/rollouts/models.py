@@ -17,7 +17,7 @@ class Strategy(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
-    slug = SlugField(unique=True)
+    slug = SlugField()
     description = models.TextField(blank=True)
     stages = models.JSONField()
     created_at = models.DateTimeField(db_default=Now())
@@ -25,6 +25,7 @@ class Strategy(models.Model):
     class Meta:
         db_table = "rollouts_strategy"
         verbose_name_plural = "strategies"
+        constraints = [models.UniqueConstraint(fields=["team", "slug"], name="rollouts_strategy_slug")]
 
     def __str__(self) -> str:
         return self.slug
@@ -50,13 +51,23 @@ class PauseReason(models.TextChoices):
     NODES = "nodes", "Nodes did not become ready"
 
 
+# A sequence has gaps where a start failed, and never gives a number twice.
+NEXT_NUMBER = models.Func(models.Value("rollouts_number"), function="nextval", output_field=models.BigIntegerField())
+
+
 class Rollout(models.Model):
     """One version on its way onto a pool's nodes."""
 
     TRANSITIONS = {
-        Phase.PENDING: frozenset({Phase.PROGRESSING, Phase.ABORTING, Phase.ROLLING_BACK, Phase.SUPERSEDED}),
-        Phase.PROGRESSING: frozenset({Phase.PAUSED, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.ABORTING}),
-        Phase.PAUSED: frozenset({Phase.PROGRESSING, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.ABORTING}),
+        # to promoting: the first version on a pool has nothing to be compared with
+        Phase.PENDING: frozenset(
+            {Phase.PROGRESSING, Phase.PROMOTING, Phase.ABORTING, Phase.ROLLING_BACK, Phase.SUPERSEDED}
+        ),
+        # to itself: the next stage begins, by the same checked and recorded move as a change of phase
+        Phase.PROGRESSING: frozenset(
+            {Phase.PROGRESSING, Phase.PAUSED, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.ABORTING}
+        ),
+        Phase.PAUSED: frozenset({Phase.PAUSED, Phase.PROGRESSING, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.ABORTING}),
         Phase.PROMOTING: frozenset({Phase.COMPLETED, Phase.ROLLING_BACK, Phase.ABORTING, Phase.PAUSED}),
         Phase.ROLLING_BACK: frozenset({Phase.ROLLED_BACK, Phase.ABORTING}),
         Phase.ABORTING: frozenset({Phase.ABORTED}),
@@ -69,7 +80,7 @@ class Rollout(models.Model):
     TERMINAL = frozenset({Phase.COMPLETED, Phase.ROLLED_BACK, Phase.ABORTED, Phase.SUPERSEDED})
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    number = models.BigIntegerField(unique=True)  # what people say: «#42»; from a sequence
+    number = models.BigIntegerField(unique=True, db_default=NEXT_NUMBER)  # what people say: «#42»
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
     model = models.ForeignKey(RegisteredModel, on_delete=models.PROTECT, related_name="rollouts")
     version = models.ForeignKey(ModelVersion, on_delete=models.PROTECT, related_name="rollouts")
@@ -140,6 +151,7 @@ class Stage(models.Model):
     ready_at = models.DateTimeField(null=True)  # every participating node serves it: evidence counts from here
     deadline = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
+    selected = models.JSONField(null=True)  # ids of the nodes of a canary on some nodes, chosen when it starts
 
     class Meta:
         db_table = "rollouts_stage"
@@ -261,3 +273,6 @@ class Hold(models.Model):
                 fields=["digest"], condition=models.Q(lifted_at__isnull=True), name="rollouts_hold_one_active"
             )
         ]
+
+    def __str__(self) -> str:
+        return f"on {self.digest[:12]}"

@@ -1,0 +1,70 @@
+"""Every read of the audit log and its webhooks."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.contrib.auth.models import AnonymousUser
+from django.db.models import Model, QuerySet
+
+from apps.access.models import User
+from apps.access.selectors import for_user
+from apps.audit.models import Event, Outbox, Webhook
+from apps.lib.errors import NotFound
+
+Anyone = User | AnonymousUser
+
+
+def events_for(
+    user: Anyone,
+    *,
+    verb: str = "",
+    object_type: str = "",
+    object_id: str = "",
+    actor: str = "",
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> QuerySet[Event]:
+    """Return the events of the user's teams, newest first, narrowed by what is given.
+
+    `verb` may end in a dot («rollout.») to mean all that begin so; `actor` is a username. Events of no team (users,
+    keys) are for superusers.
+    """
+    everything = isinstance(user, User) and user.is_active and user.is_superuser and user.confined_to is None
+    events = Event.objects.all() if everything else for_user(Event.objects.all(), user)
+    if verb:
+        events = events.filter(verb__startswith=verb) if verb.endswith(".") else events.filter(verb=verb)
+    exact = {"object_type": object_type, "object_id": object_id, "actor__username": actor}
+    events = events.filter(**{name: value for name, value in exact.items() if value})
+    if since is not None:
+        events = events.filter(at__gte=since)
+    if until is not None:
+        events = events.filter(at__lt=until)
+    return events.select_related("actor", "seal").order_by("-id")
+
+
+def events_about(obj: Model) -> QuerySet[Event]:
+    """Return what happened to one object, newest first. The caller has checked that it may be seen."""
+    return (
+        Event.objects.filter(object_type=obj._meta.label_lower, object_id=str(obj.pk))
+        .select_related("actor", "seal")
+        .order_by("-id")
+    )
+
+
+def webhooks_for(user: Anyone) -> QuerySet[Webhook]:
+    """Return the webhooks of the user's teams."""
+    return for_user(Webhook.objects.all(), user).select_related("team").order_by("id")
+
+
+def get_webhook(user: Anyone, webhook_id: str) -> Webhook:
+    """Return one webhook. Raises NotFound."""
+    webhook = webhooks_for(user).filter(pk=webhook_id).first()
+    if webhook is None:
+        raise NotFound("webhook_not_found", "Your teams have no such webhook; see /api/v1/webhooks.")
+    return webhook
+
+
+def deliveries_of(webhook: Webhook) -> QuerySet[Outbox]:
+    """Return what a webhook was told, or is to be told, newest first."""
+    return Outbox.objects.filter(webhook=webhook).order_by("-created_at")

@@ -1,0 +1,49 @@
+"""What a host says of its own hardware: kept as it came, and its GPUs as rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from apps.fleet.models import Gpu, Node
+from apps.lib.errors import DomainError
+
+
+class GpuFacts(BaseModel):
+    """One entry of `hardware.gpus`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    uuid: str = Field(min_length=1, max_length=96)
+    index: int = Field(ge=0, le=255)
+    name: str = Field(max_length=120)
+    memory_bytes: int = Field(ge=0, le=(1 << 63) - 1)
+    simulated: bool = False
+
+
+_GPUS = TypeAdapter(list[GpuFacts])
+
+
+def store_gpus(node: Node, hardware: dict[str, Any]) -> None:
+    """Make the node's GPU rows say what `hardware["gpus"]` lists (nothing listed: no GPU).
+
+    A UUID that another node lists stays with that node. Raises DomainError(bad_hardware).
+    """
+    try:
+        listed = _GPUS.validate_python(hardware.get("gpus", []))
+    except ValidationError as bad:
+        first = bad.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise DomainError("bad_hardware", f"hardware.gpus.{where} is malformed: {first['msg']}.") from None
+    node.gpus.exclude(uuid__in=[gpu.uuid for gpu in listed]).delete()
+    # a node can't take a GPU away from another by claiming its UUID
+    elsewhere = set(
+        Gpu.objects.exclude(node=node).filter(uuid__in=[gpu.uuid for gpu in listed]).values_list("uuid", flat=True)
+    )
+    Gpu.objects.bulk_create(
+        [Gpu(node=node, **gpu.model_dump()) for gpu in listed if gpu.uuid not in elsewhere],
+        update_conflicts=True,
+        unique_fields=["uuid"],
+        update_fields=["index", "name", "memory_bytes", "simulated"],
+    )

@@ -1,0 +1,106 @@
+"""What every page of the console shares: sign-in, parts for htmx, polls that answer 204, errors that keep the form."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+from urllib.parse import urlencode
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import redirect, render, resolve_url
+from django.template.loader import render_to_string
+from django.utils.html import format_html
+
+from apps.lib.errors import DomainError
+
+View = Callable[..., HttpResponse]
+
+# What differs between two renderings of the same state: spoken times and the masked CSRF token.
+_FLEETING = re.compile(r"(<time[^>]*>)[^<]*|name=\"csrfmiddlewaretoken\" value=\"[^\"]*\"")
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A form that was refused: which one, why, and what had been typed into it."""
+
+    action: str
+    sentence: str
+    code: str
+    status: int
+    typed: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, action: str, error: DomainError, typed: QueryDict) -> Failed:
+        return cls(action, error.sentence, error.code, error.status, typed.dict())
+
+
+def page(view: View) -> View:
+    """Wrap a page: asks for sign-in, and turns a DomainError that the view let through into an error page."""
+
+    @wraps(view)
+    def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if not request.user.is_authenticated:
+            return _to_sign_in(request)
+        try:
+            return view(request, *args, **kwargs)
+        except DomainError as error:
+            return render(request, "error.html", {"error": error}, status=error.status)
+
+    return wrapped
+
+
+def _to_sign_in(request: HttpRequest) -> HttpResponse:
+    if is_htmx(request):
+        # A poll whose session ended must not paint the sign-in page into a fragment: load the page anew.
+        return HttpResponse(status=401, headers={"HX-Refresh": "true"})
+    query = urlencode({"next": request.get_full_path()}, safe="/")
+    return redirect(f"{resolve_url(settings.LOGIN_URL)}?{query}")
+
+
+def is_htmx(request: HttpRequest) -> bool:
+    """Return whether htmx sent the request."""
+    return bool(getattr(request, "htmx", False))
+
+
+def answer(
+    request: HttpRequest,
+    template: str,
+    context: Mapping[str, Any],
+    *,
+    parts: Collection[str] = (),
+    status: int = 200,
+) -> HttpResponse:
+    """Answer with the whole page, or with the one of `parts` that htmx targets (by the element's id).
+
+    A part carries a fingerprint of itself, which the next poll sends back as `seen`: the same state answers 204.
+    """
+    part = _wanted_part(request, parts)
+    if part is None:
+        return render(request, template, dict(context), status=status)
+    html = render_to_string(f"{template}#{part}", dict(context), request)
+    seen = hashlib.sha256(_FLEETING.sub(r"\1", html).encode()).hexdigest()[:16]
+    if request.GET.get("seen") == seen:
+        return HttpResponse(status=204)
+    mark = format_html('<input type="hidden" id="{}-seen" name="seen" value="{}">', part, seen)
+    return HttpResponse(html + mark, status=status)
+
+
+def _wanted_part(request: HttpRequest, parts: Collection[str]) -> str | None:
+    if not is_htmx(request):
+        return None
+    target = (request.headers.get("HX-Target") or "").rpartition("#")[2]  # htmx names its target «div#live»
+    return target if target in parts else None
+
+
+def ordering(request: HttpRequest, allowed: Mapping[str, str], default: str) -> str:
+    """Return the column to order by, from `?sort=name` or `?sort=-name`; anything not in `allowed` gives the default."""
+    wanted = request.GET.get("sort", default)
+    name = wanted.removeprefix("-")
+    if name not in allowed:
+        wanted, name = default, default.removeprefix("-")
+    return ("-" if wanted.startswith("-") else "") + allowed[name]

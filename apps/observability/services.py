@@ -1,0 +1,128 @@
+"""Every write to what is measured: telemetry batches, feedback, the upkeep of the series."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+
+from apps.access.actors import Actor
+from apps.access.models import Role, Team
+from apps.access.services import require_role
+from apps.fleet.models import Node
+from apps.lib.errors import Conflict, DomainError, Forbidden
+from apps.observability import rows, timeseries
+from apps.observability.models import Feedback, TelemetryCursor
+from protocol import failpoints
+from protocol.messages import TelemetryAck
+from protocol.telemetry_pb2 import TelemetryBatch
+
+AHEAD = timedelta(minutes=10)  # a row further in the future than this is a broken clock's
+OFFSET_MAX_S = 1e9  # a clock that is 30 years off is as good as none; NaN is none either
+CURSOR_LIFE = timedelta(days=30)
+
+
+class SequenceGap(Conflict):
+    """A batch came before the one it follows; `stored_seq` in the problem document says where to go on."""
+
+    def __init__(self, seq: int, stored_seq: int) -> None:
+        super().__init__(
+            "sequence_gap",
+            f"Batch {seq} does not follow batch {stored_seq}, the last one stored; send {stored_seq + 1} next.",
+        )
+        self.extra = {"stored_seq": stored_seq}
+
+
+def store_batch(node: Node, batch: TelemetryBatch, *, now: datetime) -> TelemetryAck:
+    """Store a batch and advance the node's cursor in one transaction, so that an acknowledged row is never lost.
+
+    A repeated batch is acknowledged again and not stored. Rows that are malformed, more than ten minutes ahead or
+    older than the retention are dropped and counted: refusing them would jam the node's spool for good.
+    Raises Forbidden(wrong_node), DomainError(bad_batch), SequenceGap.
+    """
+    boot_id = _boot_id(node, batch)
+    with transaction.atomic():
+        cursor = _lock_cursor(node, boot_id, batch.seq)
+        if batch.seq <= cursor.seq:
+            return TelemetryAck(boot_id=boot_id, seq=cursor.seq)
+        if batch.seq != cursor.seq + 1:
+            raise SequenceGap(batch.seq, cursor.seq)
+        dropped = _store_rows(node, batch, now)
+        cursor.seq, cursor.updated_at = batch.seq, now
+        cursor.dropped_rows += dropped
+        cursor.save(update_fields=["seq", "dropped_rows", "updated_at"])
+        failpoints.pass_by("telemetry.before_commit")
+    failpoints.pass_by("telemetry.before_ack")
+    return TelemetryAck(boot_id=boot_id, seq=batch.seq, dropped_rows=dropped)
+
+
+def _boot_id(node: Node, batch: TelemetryBatch) -> UUID:
+    if batch.node != str(node.pk):
+        raise Forbidden("wrong_node", f"The batch is node {batch.node}'s; {node} may send its own only.")
+    try:
+        boot_id = UUID(batch.boot_id)
+    except ValueError:
+        raise DomainError("bad_batch", f"«{batch.boot_id[:40]}» is no boot id; it must be a UUID.") from None
+    if not 1 <= batch.seq < 1 << 63:
+        raise DomainError("bad_batch", f"The batch has the number {batch.seq}; the first of a boot is 1.")
+    return boot_id
+
+
+def _lock_cursor(node: Node, boot_id: UUID, seq: int) -> TelemetryCursor:
+    """Return the cursor, locked; a new one for the first batch of a boot. Raises SequenceGap."""
+    rows_of_boot = TelemetryCursor.objects.select_for_update().filter(node=node, boot_id=boot_id)
+    found = rows_of_boot.first()
+    if found is not None:
+        return found
+    if seq != 1:
+        raise SequenceGap(seq, 0)
+    TelemetryCursor.objects.bulk_create([TelemetryCursor(node=node, boot_id=boot_id)], ignore_conflicts=True)
+    return rows_of_boot.get()
+
+
+def _store_rows(node: Node, batch: TelemetryBatch, now: datetime) -> int:
+    """Append the batch's good rows; return how many were dropped."""
+    raw_life = timedelta(hours=settings.FARRIER.raw_retention_h)
+    window = rows.Window(
+        node_id=node.pk,
+        team_id=node.team_id,
+        received_at=now,
+        offset_us=round(batch.clock_offset_s * 1e6) if abs(batch.clock_offset_s) <= OFFSET_MAX_S else 0,
+        oldest=now - raw_life,
+        newest=now + AHEAD,
+    )
+    dropped = 0
+    for series, converted, count in (
+        ("inference_log", rows.inference(batch.inference, window), len(batch.inference)),
+        ("comparison", rows.comparisons(batch.comparison, window), len(batch.comparison)),
+    ):
+        timeseries.ensure_days(series, {row[0].astimezone(UTC).date() for row in converted})
+        timeseries.copy_rows(series, converted)
+        dropped += count - len(converted)
+    return dropped
+
+
+def record_feedback(*, team: Team, labels: Iterable[Mapping[str, str]], actor: Actor, now: datetime) -> int:
+    """Store the true labels of requests, `{request_id, label}` each; a later label replaces an earlier one.
+
+    A label may come before its request does. Returns how many were stored. Raises Forbidden.
+    """
+    require_role(actor.user, team, Role.OPERATOR)
+    newest = {item["request_id"]: item["label"] for item in labels}  # one row may not be upserted twice
+    Feedback.objects.bulk_create(
+        [Feedback(team=team, request_id=key, label=label, at=now) for key, label in newest.items()],
+        update_conflicts=True,
+        unique_fields=["team", "request_id"],
+        update_fields=["label", "at"],
+    )
+    return len(newest)
+
+
+def keep_series(*, now: datetime) -> None:
+    """Create the days to come, drop what has outlived its retention, forget cursors of long gone boots."""
+    timeseries.keep_ahead(now)
+    timeseries.drop_before(now - timedelta(hours=settings.FARRIER.raw_retention_h))
+    TelemetryCursor.objects.filter(updated_at__lt=now - CURSOR_LIFE).delete()

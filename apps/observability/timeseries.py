@@ -1,0 +1,328 @@
+"""All SQL on the time-series tables: one file of sql/ a query, a function of the same name, typed rows.
+
+The same calls give the same rows on TimescaleDB and on plain daily partitions. Times are node time plus the node's
+clock offset; `received_at` is ours, one value a batch. «Error» means HTTP status 500 and above: what the engine, not
+the caller, did wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+
+SERIES = ("inference_log", "comparison")
+DAYS_AHEAD = 3
+_SQL = Path(__file__).parent / "sql"
+
+INFERENCE_TYPES = {
+    "time": "timestamptz",
+    "received_at": "timestamptz",
+    "node_id": "uuid",
+    "team_id": "uuid",
+    "request_id": "text",
+    "model": "text",
+    "version": "int4",
+    "digest": "bytea",
+    "deployment_id": "uuid",
+    "status": "int4",
+    "error_code": "text",
+    "user_key": "bytea",
+    "session_id": "text",
+    "input_sha256": "bytea",
+    "input_items": "int4",
+    "input_tokens": "int4",
+    "batch_size": "int4",
+    "queue_us": "int4",
+    "preprocess_us": "int4",
+    "compute_us": "int4",
+    "postprocess_us": "int4",
+    "total_us": "int4",
+    "entropy": "float4",
+    "score": "float4",
+    "predicted_label": "text",
+}
+COMPARISON_TYPES = {
+    "time": "timestamptz",
+    "received_at": "timestamptz",
+    "node_id": "uuid",
+    "team_id": "uuid",
+    "request_id": "text",
+    "model": "text",
+    "rollout_id": "uuid",
+    "stage": "int4",
+    "attempt": "int4",
+    "deployment_id": "uuid",
+    "baseline_version": "int4",
+    "candidate_version": "int4",
+    "similarity": "float4",
+    "baseline_us": "int4",
+    "candidate_us": "int4",
+    "baseline_status": "int4",
+    "candidate_status": "int4",
+    "batch_size": "int4",
+    "sample": "text",
+    "dropped_before": "int4",
+}
+_TYPES: Mapping[str, Mapping[str, str]] = {"inference_log": INFERENCE_TYPES, "comparison": COMPARISON_TYPES}
+
+
+class EvidenceRequest(NamedTuple):
+    """One request as evidence. `label` is the true one, None without feedback; entropy in bits, latency in µs."""
+
+    received_at: datetime
+    time: datetime
+    request_id: str
+    version: int
+    node_id: UUID
+    batch_size: int
+    status: int
+    error_code: str
+    total_us: int
+    entropy: float | None
+    score: float | None
+    predicted_label: str
+    label: str | None
+
+
+class ComparisonPair(NamedTuple):
+    """One mirrored request through both versions. `similarity` is a cosine in [0, 1], None where either side failed."""
+
+    received_at: datetime
+    time: datetime
+    request_id: str
+    node_id: UUID
+    batch_size: int
+    similarity: float | None
+    baseline_us: int
+    candidate_us: int
+    baseline_status: int
+    candidate_status: int
+    sample: str
+    dropped_before: int
+
+
+class MinuteCount(NamedTuple):
+    """Requests of one version in one minute: all, with errors, and good (no error and within the SLO's latency)."""
+
+    minute: datetime
+    version: int
+    requests: int
+    errors: int
+    good: int
+
+
+class VersionTotal(NamedTuple):
+    """What one version answered on one node."""
+
+    version: int
+    node_id: UUID
+    requests: int
+    errors: int
+    first: datetime
+    last: datetime
+    p50_us: int
+    p99_us: int
+
+
+class Labelled(NamedTuple):
+    """A prediction and what was true; `score` is the predicted label's probability."""
+
+    version: int
+    predicted_label: str
+    score: float
+    label: str
+
+
+class LoggedRequest(NamedTuple):
+    """One row of the inference log, for a person."""
+
+    time: datetime
+    request_id: str
+    model: str
+    version: int
+    node_id: UUID
+    digest: str
+    deployment_id: UUID
+    status: int
+    error_code: str
+    batch_size: int
+    queue_us: int
+    preprocess_us: int
+    compute_us: int
+    postprocess_us: int
+    total_us: int
+    entropy: float | None
+    score: float | None
+    predicted_label: str
+
+
+R = TypeVar("R", bound=tuple[Any, ...])
+
+
+def evidence_requests(
+    model: str, versions: Iterable[int], node_ids: Iterable[UUID], since: datetime, until: datetime
+) -> list[EvidenceRequest]:
+    """Return the requests that `versions` of a model (its slug) answered on these nodes in [since, until).
+
+    In order of arrival: a later look sees the same rows in the same order, then the new ones.
+    """
+    return _rows(
+        "evidence_requests",
+        EvidenceRequest,
+        model=model,
+        versions=list(versions),
+        node_ids=list(node_ids),
+        since=since,
+        until=until,
+    )
+
+
+def comparison_pairs(rollout_id: UUID, stage: int, attempt: int, since: datetime | None = None) -> list[ComparisonPair]:
+    """Return all compared pairs of one attempt of a stage (its index), in order of arrival.
+
+    `since` spares old partitions a look: pass the attempt's start where it is known.
+    """
+    return _rows(
+        "comparison_pairs", ComparisonPair, rollout_id=rollout_id, stage=stage, attempt=attempt, since=_or_ever(since)
+    )
+
+
+def worst_pairs(
+    rollout_id: UUID, stage: int, attempt: int, limit: int, since: datetime | None = None
+) -> list[ComparisonPair]:
+    """Return the `limit` least similar pairs of one attempt of a stage, worst first; failed ones are not among them."""
+    return _rows(
+        "worst_pairs",
+        ComparisonPair,
+        rollout_id=rollout_id,
+        stage=stage,
+        attempt=attempt,
+        limit=limit,
+        since=_or_ever(since),
+    )
+
+
+def minute_counts(
+    model: str, node_ids: Iterable[UUID], since: datetime, until: datetime, slo_ms: float
+) -> list[MinuteCount]:
+    """Return requests per version and minute in [since, until), by minute; minutes without requests are absent."""
+    return _rows(
+        "minute_counts",
+        MinuteCount,
+        model=model,
+        node_ids=list(node_ids),
+        since=since,
+        until=until,
+        slo_us=round(slo_ms * 1_000),
+    )
+
+
+def requests_by_version(model: str, versions: Iterable[int], since: datetime) -> list[VersionTotal]:
+    """Return what each version answered on each node since then: the answer to «what served, where?»."""
+    return _rows("requests_by_version", VersionTotal, model=model, versions=list(versions), since=since)
+
+
+def labelled(model: str, versions: Iterable[int], since: datetime) -> list[Labelled]:
+    """Return the predictions since then whose true label is known, in order of arrival: what AUC is made of."""
+    return _rows("labelled", Labelled, model=model, versions=list(versions), since=since)
+
+
+def request(request_id: str, team_ids: Iterable[UUID]) -> list[LoggedRequest]:
+    """Return what the log has on one request id, for the given teams; a client may have repeated an id."""
+    return _rows("request", LoggedRequest, request_id=request_id, team_ids=list(team_ids))
+
+
+def copy_rows(series: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Append rows by binary COPY, in the column order of INFERENCE_TYPES or COMPARISON_TYPES.
+
+    The days that they fall into must exist: `ensure_days` first, in the same transaction.
+    """
+    if not rows:
+        return
+    types = _TYPES[series]
+    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+        statement = f"COPY {series} ({', '.join(types)}) FROM STDIN (FORMAT BINARY)"
+        with cursor.copy(statement) as copy:
+            copy.set_types(list(types.values()))
+            for row in rows:
+                copy.write_row(row)
+
+
+def ensure_days(series: str, days: Iterable[date]) -> None:
+    """Make sure that rows of these (UTC) days have a place. Nothing to do on TimescaleDB."""
+    if is_timescale():
+        return
+    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+        # sorted: two batches that create the same days must not wait for each other crosswise
+        for day in sorted(days):
+            cursor.execute("SELECT observability_ensure_day(%s, %s)", [series, day])
+
+
+def keep_ahead(now: datetime) -> None:
+    """Create the partitions of today and the days to come, so that ingest hardly ever has to."""
+    for series in SERIES:
+        ensure_days(series, [now.date() + timedelta(days=ahead) for ahead in range(DAYS_AHEAD + 1)])
+
+
+def drop_before(cutoff: datetime) -> list[str]:
+    """Drop whole days (chunks) that end at or before `cutoff`; return their names. Runs as the tables' owner."""
+    alias = "owner" if "owner" in connections else DEFAULT_DB_ALIAS
+    dropped = []
+    for series in SERIES:
+        if is_timescale():
+            dropped += _column(alias, "SELECT drop_chunks(%(series)s, older_than => %(cutoff)s)", series, cutoff)
+            continue
+        # the part of a day ends with it
+        last = f"{series}_p{cutoff.date() - timedelta(days=1):%Y%m%d}"
+        for name in _column(alias, _text("partitions"), series, cutoff):
+            if name <= last:
+                _drop_part(alias, name)
+                dropped.append(name)
+    return dropped
+
+
+def _drop_part(alias: str, name: str) -> None:
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        # a query that reads the day must not make all ingest queue up behind this drop; the next tick tries again
+        cursor.execute("SET LOCAL lock_timeout = '2s'")
+        cursor.execute(f"DROP TABLE {name}")
+
+
+def _column(alias: str, statement: str, series: str, cutoff: datetime) -> list[str]:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(statement, {"series": series, "cutoff": cutoff})
+        return [str(value) for (value,) in cursor.fetchall()]
+
+
+def is_timescale() -> bool:
+    """Tell whether this database keeps its series in hypertables, not in daily partitions."""
+    return not _is_partitioned(str(connections[DEFAULT_DB_ALIAS].settings_dict["NAME"]))
+
+
+@cache
+def _is_partitioned(_database: str) -> bool:
+    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+        cursor.execute("SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass('inference_log')")
+        (partitioned,) = cursor.fetchone()
+    return bool(partitioned)
+
+
+def _or_ever(since: datetime | None) -> Any:
+    return since if since is not None else "-infinity"
+
+
+@cache
+def _text(name: str) -> str:
+    return (_SQL / f"{name}.sql").read_text()
+
+
+def _rows(name: str, kind: type[R], **parameters: Any) -> list[R]:
+    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
+        cursor.execute(_text(name), parameters)
+        return [kind(*row) for row in cursor.fetchall()]

@@ -1,0 +1,406 @@
+"""`make demo-story`: the whole story on fresh state, every point of it checked through REST, pages and files.
+
+Starts what `make up` starts, on ports of its own, acts as the people would, and ends with one line per point. Its state
+lies in var/demo-story and is deleted first; its logs stay for whoever reads a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from aifb.reader import open_artifact
+from cli.client import ApiError, Client
+from demo.browse import Browser
+from demo.story import DIGITS, MINILM, MISTAKE, say
+
+ROOT = Path(__file__).resolve().parent.parent
+HOME = ROOT / "var" / "demo-story"
+START_TIMEOUT_S = 600.0
+CHAPTER_TIMEOUT_S = 900.0
+MEMORY_LIMIT_BYTES = 6 << 30
+HEX_64 = 64
+
+
+class Failed(Exception):
+    """A point of the story does not hold."""
+
+
+def check(holds: bool, what: str) -> None:
+    """Raise Failed with `what` unless it holds."""
+    if not holds:
+        raise Failed(what)
+
+
+def until(what: str, timeout_s: float, look: Callable[[], Any]) -> Any:
+    """Return the first true value of `look`, asked every second; Failed when none came in time."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        found = look()
+        if found:
+            return found
+        time.sleep(1.0)
+    raise Failed(f"{what} did not happen within {timeout_s:.0f} s")
+
+
+class Replay:
+    """One run of the product and the people around it."""
+
+    def __init__(self) -> None:
+        self.port = _free_port()
+        self.gateway_base = _free_gateways()
+        self.origin = f"http://127.0.0.1:{self.port}"
+        self.environment = os.environ | {
+            "FARRIER_HOME": str(HOME),
+            "FARRIER_ORIGIN": self.origin,
+            "FARRIER_GATEWAY_PORT_BASE": str(self.gateway_base),
+        }
+        self.product: subprocess.Popen[bytes] | None = None
+
+    # -- the points of the story --------------------------------------------------------------------------------------
+
+    def start(self) -> str:
+        """1: one command brings everything up, within 6 GiB."""
+        shutil.rmtree(HOME, ignore_errors=True)
+        HOME.mkdir(parents=True)
+        log = (HOME / "up.log").open("wb")
+        self.product = subprocess.Popen(
+            [sys.executable, "manage.py", "up"], cwd=ROOT, env=self.environment, stdout=log, stderr=subprocess.STDOUT
+        )
+        until("The control plane's start", START_TIMEOUT_S, self._answers)
+        self.secrets = json.loads((HOME / "secrets.json").read_text(encoding="utf-8"))
+        self.api = Client(self.origin, self.secrets["ci_token"])
+        self.lead = Browser(self.origin, "lead", self.secrets["users"]["lead"])
+        self.requester = Browser(self.origin, "requester", self.secrets["users"]["requester"])
+        return f"{self.origin} answers, lead and requester are signed in"
+
+    def enrol(self) -> str:
+        """3: three nodes with keys of their own; their tokens work once."""
+        nodes = until("Three active nodes", 120, lambda: self._nodes("active"))
+        for node in nodes:
+            page = self.lead.read(f"/fleet/nodes/{node['name']}/")
+            check(node["name"] in page and node["zone"] in page, f"the page of {node['name']} does not show it")
+        keys = {path.read_bytes() for path in HOME.glob("nodes/*/identity*/*") if path.is_file()}
+        keys |= {path.read_bytes() for path in HOME.glob("nodes/*/identity*") if path.is_file()}
+        check(len(keys) >= 3, "the nodes' keys are not files of their own")
+        return ", ".join(f"{node['name']} in {node['zone']}" for node in nodes)
+
+    def register(self) -> str:
+        """2: real models, packed, signed, verified; four hashes each."""
+        first = until("The first versions", CHAPTER_TIMEOUT_S, lambda: self._version(MINILM, 1))
+        second = until("The int8 version", CHAPTER_TIMEOUT_S, lambda: self._version(MINILM, 2))
+        until("The retrained digits", CHAPTER_TIMEOUT_S, lambda: self._version(DIGITS, 2))
+        for part in ("model_hash", "data_hash", "env_hash", "build_hash"):
+            check(len(first[part]) == HEX_64, f"{part} of {MINILM} v1 is no SHA-256: {first[part]!r}")
+        check(first["model_hash"] != second["model_hash"], "int8 weights have the float32 weights' hash")
+        check(first["data_hash"] == second["data_hash"], "the feature pipeline is the same and its hash is not")
+        sizes = {number: self._stored(number).stat().st_size for number in (1, 2)}
+        check(sizes[2] < 0.3 * sizes[1], f"int8 is not about four times smaller: {sizes}")
+        with open_artifact(self._stored(2)) as artifact:
+            check(artifact.header.root.hex() == self._digest(MINILM, 2), "the stored file is not what was signed")
+        return f"float32 {sizes[1] / 1e6:.1f} MB, int8 {sizes[2] / 1e6:.1f} MB, lineage {first['model_hash'][:12]}…"
+
+    def deliver(self) -> str:
+        """4: each node has verified files and runs the digest it was assigned."""
+        digest = self._digest(MINILM, 1)
+        until("v1 on three nodes", CHAPTER_TIMEOUT_S, lambda: len(self._running(MINILM, 1)) == 3)
+        copies = list(HOME.glob(f"nodes/*/artifacts/{digest}.aifb"))
+        check(len(copies) == 3, f"{len(copies)} of 3 nodes keep the artifact under its digest")
+        for path in copies:
+            with open_artifact(path, expected_root=bytes.fromhex(digest)):
+                pass
+        return f"three verified copies of {digest[:12]}…, three nodes report it running"
+
+    def serve(self) -> str:
+        """5: the gateway answers, says which version and lineage, refuses nonsense; requests are rows."""
+        body = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [2], "data": ["a horse", "a shoe"]}]}
+        answer = httpx2.post(f"{self._gateway(1)}/v2/models/{MINILM}/infer", json=body, timeout=30.0)
+        check(answer.status_code == 200, f"inference failed: HTTP {answer.status_code} {answer.text[:200]}")
+        content = answer.json()
+        check(content["outputs"][0]["shape"] == [2, 384], f"unexpected output shape {content['outputs'][0]['shape']}")
+        lineage = content["parameters"]["lineage"]
+        check(len(lineage.split("_")) == 4, f"the answer does not name its lineage: {lineage!r}")
+        check(answer.headers["x-farrier-lineage"] == lineage, "header and body disagree about the lineage")
+        bad = httpx2.post(f"{self._gateway(1)}/v2/models/{MINILM}/infer", json={"inputs": []}, timeout=30.0)
+        check(bad.status_code == 400 and bad.json()["code"], f"nonsense was answered with {bad.status_code}")
+        return f"v{content['model_version']} answered, lineage {lineage[:12]}…"
+
+    def roll_out(self) -> str:
+        """6: shadow, canary, analysis, a pause; not the requester, then the lead; full; champion moves."""
+        said = []
+        for model in (MINILM, DIGITS):
+            rollout = until(f"{model} v2 at its approval", CHAPTER_TIMEOUT_S, lambda m=model: self._waiting(m))
+            said.append(self._approve(rollout))
+        return "; ".join(said)
+
+    def _approve(self, rollout: dict[str, Any]) -> str:
+        page = f"/rollouts/{rollout['id']}/"
+        text = self.lead.read(page)
+        for words in ("Waiting for approval", "similarity", "node-1", "node-2", "node-3"):
+            check(words.lower() in text.lower(), f"the evidence page does not say «{words}»")
+        evidence = self.api.get(f"rollouts/{rollout['id']}/evidence")["results"]
+        similar = [row for row in evidence if row["metric"] == "similarity" and row["verdict"] == "successful"]
+        check(bool(similar), "no stage found the outputs similar")
+        check(similar[0]["low"] >= 0.98, f"similarity passed with a lower bound of {similar[0]['low']}")
+        self._cannot_approve_own(page, rollout)
+        reason = "Similarity and latency are fine on all three nodes"
+        revision = str(self.api.get(f"rollouts/{rollout['id']}")["revision"])
+        self.lead.submit(page, "approve", reason=reason, expected_revision=revision)
+        until(f"{rollout['model']} v2 on every node", CHAPTER_TIMEOUT_S, lambda: self._phase(rollout) == "completed")
+        check(len(self._running(rollout["model"], 2)) == 3, "completed without every node running it")
+        aliases = {row["name"]: row["version"] for row in self.api.get(f"models/{rollout['model']}/aliases")["results"]}
+        check(aliases.get("champion") == 2, f"champion did not move: {aliases}")
+        check(reason in self.lead.read(page), "the approval's reason is not on the page")
+        return f"{rollout['model']} v2 approved by lead, similarity ≥ {similar[0]['low']:.4f}, champion moved"
+
+    def _cannot_approve_own(self, page: str, rollout: dict[str, Any]) -> None:
+        """The requester has no such form; sending it all the same changes nothing."""
+        check("approve" not in self.requester.actions(page), "the requester is offered to approve their own rollout")
+        check(self._phase(rollout) == "paused", "the requester approved their own rollout")
+        try:
+            body = {"reason": "CI approves", "expected_revision": rollout["revision"]}
+            self.api.post(f"rollouts/{rollout['id']}:approve", body)
+        except ApiError as refused:
+            check(refused.status == 403, f"CI's approval was refused with {refused.status}, not 403")
+        else:
+            raise Failed("the requester's token approved the requester's rollout")
+
+    def roll_back(self) -> str:
+        """7: the mistake is caught by measuring; nodes stay on v2; a hold stands until a person lifts it."""
+        rollout = until("v3's rollback", CHAPTER_TIMEOUT_S, lambda: self._ended(MINILM, 3))
+        check(rollout["phase"] == "rolled_back", f"v3 ended {rollout['phase']}")
+        check("similarity" in rollout["decision"].lower(), f"the decision names no evidence: {rollout['decision']}")
+        page = self.lead.read(f"/rollouts/{rollout['id']}/")
+        check(rollout["decision"][:40] in page, "the page does not show the sentence that decided")
+        until(
+            "v2 alone on every node", 120, lambda: len(self._running(MINILM, 2)) == 3 and not self._running(MINILM, 3)
+        )
+        self._held()
+        return str(rollout["decision"])
+
+    def _held(self) -> None:
+        again = {
+            "model": MINILM,
+            "version": 3,
+            "strategy": MISTAKE.strategy,
+            "pool": "default",
+            "reason": "CI tries again",
+        }
+        try:
+            self.api.post("rollouts", again)
+        except ApiError as refused:
+            check(refused.status == 409, f"the held digest was refused with {refused.status}, not 409")
+        else:
+            raise Failed("the held digest could be rolled out again")
+        hold = next(row for row in self.api.get("holds", active="true")["results"] if row["version"] == 3)
+        self.lead.submit("/holds/", f"{hold['id']}/lift", reason="To look at it once more on a test pool")
+        left = [row for row in self.api.get("holds", active="true")["results"] if row["version"] == 3]
+        check(not left, "the lead lifted the hold and it still stands")
+
+    def ci(self) -> str:
+        """8: exit codes, sentences, OpenAPI."""
+        bad = self._ended(MINILM, 3)
+        ended = self._farrier("rollout", "wait", str(bad["number"]))
+        check(ended.returncode == 3, f"waiting for a rolled-back rollout exits {ended.returncode}, not 3")
+        check("similarity" in ended.stderr.lower(), f"stderr does not say why: {ended.stderr!r}")
+        good = self._ended(MINILM, 2)
+        check(self._farrier("rollout", "wait", str(good["number"])).returncode == 0, "a completed rollout exits not 0")
+        versions = self._farrier("versions", MINILM)
+        check(versions.returncode == 0 and "champion" in versions.stdout, f"versions: {versions.stdout}")
+        nodes = self._farrier("nodes")
+        check(all(f"node-{number}" in nodes.stdout for number in (1, 2, 3)), f"nodes: {nodes.stdout}")
+        schema = httpx2.get(f"{self.origin}/api/schema", timeout=60.0)
+        check(schema.status_code == 200 and "/api/v1/rollouts" in schema.text, "the OpenAPI schema lacks rollouts")
+        refused = self._farrier("versions", MINILM, token="wrong")  # noqa: S106 not a secret
+        check(refused.returncode == 1, f"a wrong token exits {refused.returncode}, not 1")
+        return "exit codes 0, 1 and 3, reasons on stderr, OpenAPI served"
+
+    def memory(self) -> str:
+        """1 again: what it all takes, at the end of the story."""
+        status = subprocess.run(
+            [sys.executable, "manage.py", "status"],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        used = _pss_bytes(_descendants(HOME))
+        check(used < MEMORY_LIMIT_BYTES, f"it takes {used / 2**30:.2f} GiB\n{status.stdout}")
+        check(status.returncode == 0, f"status exits {status.returncode}: {status.stdout}{status.stderr}")
+        return f"{used / 2**30:.2f} GiB proportional set size over all processes"
+
+    def stop(self) -> None:
+        """Stop what was started, as Ctrl-C would."""
+        if self.product is not None and self.product.poll() is None:
+            self.product.send_signal(signal.SIGINT)
+            try:
+                self.product.wait(timeout=90)
+            except subprocess.TimeoutExpired:
+                self.product.kill()
+                raise Failed("Ctrl-C did not stop it within 90 s") from None
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def _answers(self) -> bool:
+        product = self.product
+        if product is not None and product.poll() is not None:
+            raise Failed(f"the start ended with {product.returncode}:\n{_tail(HOME / 'up.log')}")
+        try:
+            ready = httpx2.get(f"{self.origin}/readyz", timeout=5.0).status_code == 200
+        except httpx2.TransportError:
+            return False
+        return ready and "ci_token" in (HOME / "secrets.json").read_text(encoding="utf-8")
+
+    def _nodes(self, phase: str) -> list[dict[str, Any]]:
+        nodes = [row for row in self.api.all("nodes") if row["phase"] == phase]
+        return nodes if len(nodes) == 3 else []
+
+    def _version(self, model: str, number: int) -> dict[str, Any] | None:
+        try:
+            row = dict(self.api.get(f"models/{model}/versions/{number}"))
+        except ApiError:
+            return None
+        return row if row["state"] == "published" else None
+
+    def _digest(self, model: str, number: int) -> str:
+        row = self._version(model, number)
+        check(row is not None, f"{model} v{number} is not published")
+        return str(row["digest"]) if row else ""
+
+    def _stored(self, number: int) -> Path:
+        digest = self._digest(MINILM, number)
+        return HOME / "artifacts" / "sha3" / digest[:2] / f"{digest}.aifb"
+
+    def _running(self, model: str, number: int) -> list[str]:
+        return [
+            node["name"]
+            for node in self.api.all("nodes")
+            for row in node["deployments"]
+            if (row["model"], row["version"], row["state"]) == (model, number, "running")
+        ]
+
+    def _gateway(self, number: int) -> str:
+        return f"http://127.0.0.1:{self.gateway_base + number}"
+
+    def _newest(self, model: str, version: int) -> dict[str, Any] | None:
+        rows = [row for row in self.api.all("rollouts", model=model) if row["version"] == version]
+        return dict(self.api.get(f"rollouts/{rows[0]['id']}")) if rows else None
+
+    def _waiting(self, model: str) -> dict[str, Any] | None:
+        row = self._newest(model, 2)
+        if row and row["phase"] in ("rolled_back", "aborted", "rolling_back"):
+            raise Failed(f"{model} v2 ended {row['phase']}: {row['decision']}")
+        return row if row and row["phase"] == "paused" and row["pause_reason"] == "approval" else None
+
+    def _ended(self, model: str, version: int) -> dict[str, Any]:
+        row = self._newest(model, version)
+        return row if row and row["phase"] in ("completed", "rolled_back", "aborted", "superseded") else {}
+
+    def _phase(self, rollout: dict[str, Any]) -> str:
+        return str(self.api.get(f"rollouts/{rollout['id']}")["phase"])
+
+    def _farrier(self, *arguments: str, token: str | None = None) -> subprocess.CompletedProcess[str]:
+        environment = self.environment | {
+            "FARRIER_SERVER": self.origin,
+            "FARRIER_TOKEN": token or self.secrets["ci_token"],
+            "COLUMNS": "200",
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "cli.main", *arguments],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def _tail(path: Path, lines: int = 40) -> str:
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]) if path.exists() else ""
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _free_gateways() -> int:
+    """Return a base such that base + 1 … base + 3 are free."""
+    for base in range(18_710, 28_710, 10):
+        try:
+            for number in (1, 2, 3):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", base + number))
+        except OSError:
+            continue
+        return base
+    raise Failed("no three free ports in a row for the gateways")
+
+
+def _descendants(home: Path) -> list[int]:
+    """Return the processes that work in `home`: their environment or command line names it."""
+    mine = os.fsencode(str(home))
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if mine in (entry / "environ").read_bytes() or mine in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue  # gone, or not ours
+    return found
+
+
+def _pss_bytes(pids: list[int]) -> int:
+    total = 0
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except OSError:
+            continue  # gone meanwhile
+        total += sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:"))
+    return total
+
+
+def main() -> int:
+    """Run every point in the story's order; 0 when all hold."""
+    replay = Replay()
+    points = (
+        ("1 Start", replay.start),
+        ("3 Enrol", replay.enrol),
+        ("4 Deliver", replay.deliver),
+        ("5 Serve", replay.serve),
+        ("2 Register", replay.register),
+        ("6 Roll out", replay.roll_out),
+        ("7 Roll back", replay.roll_back),
+        ("8 CI", replay.ci),
+        ("1 Memory", replay.memory),
+    )
+    began = time.monotonic()
+    try:
+        for name, point in points:
+            say(f"✓ {name}: {point()}  [{time.monotonic() - began:.0f} s]")
+    except (Failed, AssertionError, ApiError, KeyError) as wrong:
+        say(f"✗ {name}: {wrong!r}\n--- the end of {HOME / 'up.log'}:\n{_tail(HOME / 'up.log')}")
+        return 1
+    finally:
+        replay.stop()
+    say(f"demo-story: all points hold, {time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+// Farrier's console: keyboard, theme, relative times, charts. Every page works without it.
+"use strict";
+
+// ---- times: «3 min ago», the exact UTC stays in the title ---------------------------------------------------------
+
+const UNITS = [
+  [86400, "d"],
+  [3600, "h"],
+  [60, "min"],
+  [1, "s"],
+];
+
+function spoken(seconds) {
+  // The same wording as the server's `ago` (apps/lib/templatetags/farrier.py), so that a poll changes nothing.
+  const size = Math.abs(seconds);
+  if (size < 5) return "now";
+  const at = UNITS.findIndex(([length]) => size >= length);
+  const [length, name] = UNITS[at];
+  let text = `${Math.floor(size / length)} ${name}`;
+  if (name === "h" && size < 36000) {
+    const minutes = Math.floor((size % 3600) / 60);
+    if (minutes) text += ` ${minutes} min`;
+  }
+  return seconds >= 0 ? `${text} ago` : `in ${text}`;
+}
+
+function tellTimes() {
+  const now = Date.now();
+  for (const element of document.querySelectorAll("time[datetime]:not([data-exact])")) {
+    const text = spoken((now - Date.parse(element.dateTime)) / 1000);
+    if (element.textContent !== text) element.textContent = text;
+  }
+}
+
+setInterval(tellTimes, 5000);
+
+// ---- theme: system → light → dark, kept in a cookie so that the server draws it right at once ---------------------
+
+function showTheme(theme) {
+  if (theme === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  document.dispatchEvent(new CustomEvent("farrier:theme"));
+}
+
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (!form.matches("[data-theme-form]")) return;
+  event.preventDefault();
+  const dark =
+    document.documentElement.dataset.theme === "dark" ||
+    (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
+  const theme = dark ? "light" : "dark";
+  document.cookie = `theme=${theme}; path=/; max-age=31536000; samesite=lax`;
+  showTheme(theme);
+});
+
+// ---- keyboard -----------------------------------------------------------------------------------------------------
+
+const isTyping = (element) => element.matches("input, textarea, select, [contenteditable]");
+
+function moveInList(step) {
+  const rows = [...document.querySelectorAll("[data-list] > li, [data-list] tbody tr")].filter((row) => row.offsetParent);
+  if (!rows.length) return;
+  const current = rows.findIndex((row) => row.classList.contains("at"));
+  const next = Math.min(rows.length - 1, Math.max(0, current + step));
+  rows.forEach((row) => row.classList.remove("at"));
+  rows[next].classList.add("at");
+  const link = rows[next].querySelector("a");
+  if (link) link.focus();
+}
+
+function decide(kind) {
+  // One key never decides by itself: without a reason it leads to the reason, with one it presses the named button.
+  const button = document.querySelector(`[data-decision="${kind}"]:not(:disabled)`);
+  if (!button) return;
+  const reason = button.form.querySelector("textarea");
+  document.querySelectorAll("[data-decision]").forEach((other) => other.classList.toggle("meant", other === button));
+  if (reason.value.trim()) button.focus();
+  else reason.focus();
+}
+
+function press(key) {
+  if (key === "?") document.getElementById("keys")?.showModal();
+  else if (key === "/") document.querySelector("[data-search]")?.focus();
+  else if (key === "j") moveInList(1);
+  else if (key === "k") moveInList(-1);
+  else if (key === "a") decide("approve");
+  else if (key === "r") decide("reject");
+  else return false;
+  return true;
+}
+
+let leader = false; // «g» was pressed: the next key names a page
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && isTyping(event.target)) event.target.blur();
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.matches("textarea")) {
+    document.querySelector(".meant:not(:disabled)")?.click();
+    return;
+  }
+  if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+  if (document.querySelector("dialog[open]")) return;
+  if (leader) {
+    leader = false;
+    document.querySelector(`.nav a[data-key="${event.key}"]`)?.click();
+    return;
+  }
+  if (event.key === "g") leader = true;
+  else if (press(event.key)) event.preventDefault();
+});
+
+document.addEventListener("click", (event) => {
+  const opener = event.target.closest("[data-opens]");
+  if (opener) document.getElementById(opener.dataset.opens)?.showModal();
+  for (const menu of document.querySelectorAll("details.who[open]")) {
+    if (!menu.contains(event.target)) menu.open = false;
+  }
+});
+
+document.addEventListener("click", async (event) => {
+  const source = event.target.closest("[data-copy]");
+  if (!source || !navigator.clipboard) return;
+  await navigator.clipboard.writeText(source.dataset.copy);
+  const before = source.textContent;
+  source.textContent = "copied";
+  setTimeout(() => (source.textContent = before), 1200);
+});
+
+// A filter form sends itself; without JavaScript its button does.
+document.addEventListener("change", (event) => {
+  if (event.target.matches("select") && event.target.form?.matches("[data-filter]")) event.target.form.requestSubmit();
+});
+
+// ---- charts: the data table beside each is the data ----------------------------------------------------------------
+
+const plots = new Map();
+
+function token(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function readTable(table) {
+  const names = [...table.tHead.rows[0].cells].slice(1).map((cell) => cell.textContent.trim());
+  const columns = [[], ...names.map(() => [])];
+  for (const row of table.tBodies[0].rows) {
+    [...row.cells].forEach((cell, at) => {
+      columns[at].push(cell.dataset.v === "" ? null : Number(cell.dataset.v));
+    });
+  }
+  return { names, columns };
+}
+
+function drawPlot(holder) {
+  const table = document.getElementById(holder.dataset.plot);
+  if (!table || !table.tBodies[0].rows.length) return;
+  plots.get(holder)?.destroy();
+  const { names, columns } = readTable(table);
+  const colours = [token("--info"), token("--acc"), token("--ok"), token("--warn"), token("--bad")];
+  const dashes = [[], [6, 3], [2, 2], [8, 3, 2, 3], [1, 3]];
+  const axis = { stroke: token("--mut"), grid: { stroke: token("--line"), width: 1 }, ticks: { stroke: token("--line") } };
+  const options = {
+    width: holder.clientWidth,
+    height: 200,
+    cursor: { sync: { key: "page" } },
+    scales: { y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.1 : 1] } },
+    axes: [axis, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => `${tick}${holder.dataset.unit || ""}`) }],
+    series: [{}, ...names.map((label, at) => ({ label, stroke: colours[at % 5], dash: dashes[at % 5], width: 1.6 }))],
+  };
+  plots.set(holder, new uPlot(options, columns, holder));
+}
+
+function drawPlots() {
+  for (const holder of plots.keys()) if (!holder.isConnected) plots.delete(holder);
+  if (typeof uPlot === "undefined") return;
+  document.querySelectorAll("[data-plot]").forEach(drawPlot);
+}
+
+document.addEventListener("farrier:theme", drawPlots);
+addEventListener("resize", () => requestAnimationFrame(drawPlots));
+
+function ready() {
+  document.documentElement.dataset.js = "";
+  tellTimes();
+  drawPlots();
+}
+
+document.addEventListener("htmx:after:swap", () => {
+  tellTimes();
+  if (document.querySelector("[data-plot]:empty")) drawPlots();
+});
+if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", ready);
+else ready();

@@ -1,0 +1,14 @@
+"""Upkeep of the time series: days to come, days gone by."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from apps.observability import services
+from workers.task import task
+
+
+@task("observability.keep_series", queue="jobs")
+def keep_series(now: datetime) -> None:
+    """Create partitions ahead and apply the retention."""
+    services.keep_series(now=now)
