@@ -100,8 +100,13 @@ def _tool(words: list[str]) -> int:
     if words[0] == "status":
         sys.stdout.write(json.dumps(status(home), indent=1) + "\n")
         return 0
-    shutdown(home, lambda line: sys.stdout.write(line + "\n"))
+    shutdown(home, _say)
     return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
