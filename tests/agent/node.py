@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ from typing import Any
 
 import httpx2
 
+from aifb.trust import Deployment
 from node.agent.home import Home
 from node.agent.lifecycle import shutdown, status
 from protocol.messages import DeploymentReport
@@ -25,6 +27,14 @@ from tests.agent.plane import Plane
 
 READY_S = 60.0
 INPUT = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 24], "data": [[0.5] * 24]}]}
+
+# the production command line with another clock passed in; its first argument is taken off
+WITH_CLOCK = """
+import sys, time
+from node.agent import __main__ as command
+ahead = float(sys.argv.pop(1))
+raise SystemExit(command.main(now=lambda: time.time() + ahead))
+"""
 
 
 def free_port() -> int:
@@ -54,16 +64,24 @@ class Node:
     port: int = field(default_factory=free_port)
     agent: subprocess.Popen[bytes] | None = None
 
-    def start(self, **environment: str) -> None:
-        """Start (or start again) the agent."""
+    def start(self, *, clock_ahead_s: float = 0.0, **environment: str) -> None:
+        """Start (or start again) the agent, with a clock that is ahead by so much."""
         token = self.home.path.parent / f"{self.home.path.name}.token"
         token.write_text(f"secret-of-sixteen-plus.{self.plane.director.pin}\n")
+        program = ["-c", WITH_CLOCK, str(clock_ahead_s)] if clock_ahead_s else ["-m", "node.agent"]
         command = [
-            *(sys.executable, "-m", "node.agent", "--home", str(self.home.path), "--server", self.plane.url),
+            *(sys.executable, *program, "--home", str(self.home.path), "--server", self.plane.url),
             *("--name", "node-1", "--zone", "zone-a", "--join-token-file", str(token)),
             *("--gateway-port", str(self.port), "--telemetry-interval", "0.3"),
         ]
         self.agent = subprocess.Popen(command, env={**os.environ, **environment})
+
+    def settle(self, *deployments: Deployment, sequence: int | None = None) -> None:
+        """Assign these, and wait until the far side is told that each runs with its weight."""
+        number = sequence if sequence is not None else self.plane.sequence + 1
+        self.plane.assign(self.plane.director.bundle(number, deployments, node=self.plane.node), number)
+        for wanted in deployments:
+            until(lambda d=wanted: self.is_running(d.id, d.weight), f"{wanted.model} {wanted.version} runs")
 
     def kill_agent(self) -> None:
         """kill -9 the agent alone."""
@@ -104,6 +122,45 @@ class Node:
         """Whether the far side was told that this deployment runs (with this weight in force)."""
         report = self.reports().get(deployment_id)
         return report is not None and report.state == "running" and weight in (None, report.weight_in_force)
+
+
+class Load:
+    """Clients that ask without a pause from several threads, and note every answer."""
+
+    def __init__(self, node: Node, threads: int = 4) -> None:
+        self._node = node
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(threads)]
+        self.statuses: Counter[int | str] = Counter()
+        self.versions: Counter[str] = Counter()
+        self.ids: set[str] = set()
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        until(lambda: sum(self.statuses.values()) >= 20, "the load is there")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self, number: int) -> None:
+        base = f"http://127.0.0.1:{self._node.port}"
+        with httpx2.Client(base_url=base, timeout=30.0, trust_env=False) as client:
+            turn = 0
+            while not self._stop.is_set():
+                turn += 1
+                headers = {"x-user-id": f"user-{number}-{turn % 50}"}
+                try:
+                    answer = client.post(f"/v2/models/{MODEL}/infer", json=INPUT, headers=headers)
+                except httpx2.HTTPError as lost:
+                    self.statuses[type(lost).__name__] += 1
+                    continue
+                self.statuses[answer.status_code] += 1
+                self.versions[answer.headers.get("x-farrier-version", "none")] += 1
+                self.ids.add(answer.headers.get("x-request-id", "none"))
 
 
 @contextmanager
