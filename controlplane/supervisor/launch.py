@@ -143,15 +143,18 @@ def _remembered_port(layout: Layout, name: str) -> int:
 
 def check_ports(site: Site) -> None:
     """Raise SupervisorError with a sentence when a fixed port is taken."""
-    for who, port in site.ports().items():
-        if procfs.port_is_free(port):
+    for claim in site.ports():
+        if procfs.port_is_free(claim.port):
             continue
-        owner = procfs.listener_of(port)
+        owner = procfs.listener_of(claim.port)
+        # Engines and gateways outlive a killed supervisor and its agents: the next agent takes them over.
+        if owner and claim.node_home and str(claim.node_home) in procfs.command_line(owner[0]):
+            continue
         by = f"by {owner[1]} (process {owner[0]})" if owner else "by another program"
-        setting = "FARRIER_ORIGIN" if who == "edge" else "FARRIER_GATEWAY_PORT_BASE"
         raise SupervisorError(
             "port_taken",
-            f"Port {port}, which the {who} needs, is taken {by}: stop it, or choose others with {setting}.",
+            f"Port {claim.port}, which the {claim.who} needs, is taken {by}: stop it, or choose others with "
+            f"{claim.setting}.",
         )
 
 

@@ -46,6 +46,14 @@ def age_s(process: ProcessId) -> float:
     return max(0.0, uptime_s - process.start_time / os.sysconf("SC_CLK_TCK"))
 
 
+def command_line(pid: int) -> str:
+    """Program and arguments, separated by blanks; empty when the process is gone."""
+    try:
+        return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
 def children_of_all() -> dict[int, list[int]]:
     """Parent pid → child pids of every visible process."""
     tree: dict[int, list[int]] = {}

@@ -18,6 +18,12 @@ SLEEP = "import time; print('up', flush=True); time.sleep(3600)"
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(3600)"
 )
+SLOW = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(3), sys.exit(0)))
+print("up", flush=True)
+time.sleep(3600)
+"""
 # Starts a process of its own that is to outlive it, as a node agent starts engines.
 PARENT = """
 import pathlib, subprocess, sys, time
@@ -63,6 +69,11 @@ def agent(layout: Layout) -> list[ProcessSpec]:
     return [program(layout, "agent", PARENT, stop_command=stop, kill_group=False)]
 
 
+def slow(layout: Layout) -> list[ProcessSpec]:
+    """A process that takes three seconds to end."""
+    return [program(layout, "slow", SLOW)]
+
+
 def broken(layout: Layout) -> list[ProcessSpec]:
     """A program that says why it can't start."""
     return [program(layout, "broken", "raise SystemExit('the configuration has no colour')")]
@@ -74,7 +85,7 @@ def finite(layout: Layout) -> list[ProcessSpec]:
 
 
 SCENARIOS: dict[str, Callable[[Layout], list[ProcessSpec]]] = {
-    scenario.__name__: scenario for scenario in (services, sleepers, agent, broken, finite)
+    scenario.__name__: scenario for scenario in (services, sleepers, agent, slow, broken, finite)
 }
 
 

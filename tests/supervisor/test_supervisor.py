@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from io import StringIO
 
 from controlplane.supervisor import procfs
@@ -37,6 +38,26 @@ def test_starts_in_waves_and_stops_in_reverse(home: Home) -> None:
     ]  # third ends at once, second only when it is killed; then the wave before
     assert "killed: it did not end in time" in stopped[1]
     assert not home.layout.states.exists()
+
+
+def test_repeated_stop_signals_hurry_nothing_but_a_later_ctrl_c_does(home: Home) -> None:
+    running = home.start("slow")
+    running.wait_ready()
+    for _ in range(3):
+        running.process.send_signal(signal.SIGTERM)
+    eventually(lambda: home.row("slow").state == "stopping", "the stop's begin")
+    assert running.process.poll() is None
+    time.sleep(1.2)  # a person's second thought
+    running.process.send_signal(signal.SIGINT)
+    assert running.finish() == 0
+    assert "killed" in next(line for line in running.lines if line.startswith("  ■ slow"))
+
+    running = home.start("slow")
+    running.wait_ready()
+    for _ in range(3):
+        running.process.send_signal(signal.SIGTERM)
+    assert running.finish() == 0
+    assert "killed" not in next(line for line in running.lines if line.startswith("  ■ slow"))
 
 
 def test_killed_child_comes_back(home: Home) -> None:
