@@ -173,6 +173,11 @@ def agent_shutdown(home: Path) -> tuple[str, ...]:
     return python("-m", "node.agent", "shutdown", "--home", str(home))
 
 
+def agent_status(home: Path) -> tuple[str, ...]:
+    """Tells as JSON what an agent keeps running."""
+    return python("-m", "node.agent", "status", "--home", str(home))
+
+
 def story(site: Site) -> list[ProcessSpec]:
     """Pushes two models, drives traffic and starts the rollouts, up to the approval."""
     if not (site.layout.root / "demo" / "story.py").exists():

@@ -73,6 +73,24 @@ def descendants(pid: int, tree: dict[int, list[int]]) -> list[int]:
     return found
 
 
+def session_members(leader: ProcessId) -> list[ProcessId]:
+    """Live processes in the session that `leader` opened, itself included, also once the leader is gone.
+
+    The kernel gives no new process a number that still names a session; if the leader's number has a new owner, the
+    session is gone.
+    """
+    now = identify(leader.pid)
+    if now is not None and now != leader:
+        return []
+    members = []
+    for entry in PROC.iterdir():
+        if entry.name.isdigit() and (fields := _stat_fields(int(entry.name))) and int(fields[3]) == leader.pid:
+            member = identify(int(entry.name))
+            if member is not None and member.start_time >= leader.start_time:
+                members.append(member)
+    return members
+
+
 def pss_bytes(pids: list[int]) -> int:
     """Proportional set size of these processes together: shared pages are counted once, in shares."""
     total = 0

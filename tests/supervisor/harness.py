@@ -34,6 +34,13 @@ if not (home / "engine.pid").exists():
 print("up", flush=True)
 time.sleep(3600)
 """
+FAMILY = """
+import pathlib, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+(pathlib.Path(sys.argv[1]) / "child.pid").write_text(str(child.pid))
+print("up", flush=True)
+time.sleep(3600)
+"""
 SHUTDOWN = """
 import os, pathlib, signal, sys
 os.kill(int((pathlib.Path(sys.argv[1]) / "engine.pid").read_text()), signal.SIGTERM)
@@ -69,6 +76,11 @@ def agent(layout: Layout) -> list[ProcessSpec]:
     return [program(layout, "agent", PARENT, stop_command=stop, kill_group=False)]
 
 
+def family(layout: Layout) -> list[ProcessSpec]:
+    """A process with a child in its own session, as a story with its traffic."""
+    return [program(layout, "parent", FAMILY)]
+
+
 def slow(layout: Layout) -> list[ProcessSpec]:
     """A process that takes three seconds to end."""
     return [program(layout, "slow", SLOW)]
@@ -85,7 +97,7 @@ def finite(layout: Layout) -> list[ProcessSpec]:
 
 
 SCENARIOS: dict[str, Callable[[Layout], list[ProcessSpec]]] = {
-    scenario.__name__: scenario for scenario in (services, sleepers, agent, slow, broken, finite)
+    scenario.__name__: scenario for scenario in (services, sleepers, agent, family, slow, broken, finite)
 }
 
 
