@@ -65,7 +65,7 @@ class ControlPlane:
         transport: httpx2.BaseTransport | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._key = key
+        self.key = key
         self._now = now
         self._lock = threading.Lock()
         self._offset_s = 0.0
@@ -203,7 +203,7 @@ class ControlPlane:
             challenge=challenge,
         )
         # sign what is sent, a path prefix of the server's address included
-        request.headers.update(sign_headers(self._key, method, request.url.raw_path.decode(), body, fields))
+        request.headers.update(sign_headers(self.key, method, request.url.raw_path.decode(), body, fields))
         return request
 
     @contextmanager
@@ -264,7 +264,7 @@ def _error_of(answer: httpx2.Response, problem: Problem | None) -> AgentError:
         return CredentialStale(code, sentence)
     if status in _BUSY or status >= 500:
         return Temporary(code, sentence, retry_after_s=_retry_after_s(answer))
-    return Permanent(code, sentence)
+    return Permanent(code, sentence, status=status)
 
 
 def _retry_after_s(answer: httpx2.Response) -> float | None:
