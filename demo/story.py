@@ -161,7 +161,7 @@ class Story:
 
     def _start_traffic(self) -> subprocess.Popen[bytes]:
         gateways = [row["gateway_url"] for row in self.api.all("nodes")]
-        arguments = [sys.executable, "-m", "demo.traffic", "--server", self.server]
+        arguments = [sys.executable, "-m", "demo.traffic", "--end-with-parent", "--server", self.server]
         for gateway in gateways:
             arguments += ["--gateway", gateway]
         return subprocess.Popen(arguments, env=self._environment())

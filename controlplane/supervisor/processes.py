@@ -43,10 +43,24 @@ class Site:
         """Name of the n-th node, from 1."""
         return f"node-{number}"
 
-    def ports(self) -> dict[str, int]:
-        """Fixed ports that must be free, by the process that wants them."""
-        gateways = {f"gateway of {self.node_name(n)}": self.gateway_port_base + n for n in range(1, self.nodes + 1)}
-        return {"edge": self.port, **gateways}
+    def ports(self) -> list["PortClaim"]:
+        """Fixed ports that must be free."""
+        claims = [PortClaim("edge", self.port, "FARRIER_ORIGIN")]
+        for number in range(1, self.nodes + 1):
+            name = self.node_name(number)
+            port = self.gateway_port_base + number
+            claims.append(PortClaim(f"gateway of {name}", port, "FARRIER_GATEWAY_PORT_BASE", self.layout.node(name)))
+        return claims
+
+
+@dataclass(frozen=True)
+class PortClaim:
+    """A port, who wants it, and which setting moves it."""
+
+    who: str
+    port: int
+    setting: str
+    node_home: Path | None = None  # a gateway that serves on from here is the agent's to adopt
 
 
 def python(*arguments: str) -> tuple[str, ...]:
@@ -157,6 +171,11 @@ def _agent(site: Site, number: int) -> ProcessSpec:
 def agent_shutdown(home: Path) -> tuple[str, ...]:
     """Ends an agent's engines, gateway, comparator and fork server, whether the agent runs or not."""
     return python("-m", "node.agent", "shutdown", "--home", str(home))
+
+
+def agent_status(home: Path) -> tuple[str, ...]:
+    """Tells as JSON what an agent keeps running."""
+    return python("-m", "node.agent", "status", "--home", str(home))
 
 
 def story(site: Site) -> list[ProcessSpec]:

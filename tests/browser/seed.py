@@ -47,7 +47,14 @@ SENTENCES = (
 
 
 class StoryLab(Lab):
-    """A lab whose mirrored requests say different things."""
+    """A lab whose nodes serve several models, and whose mirrored requests say different things."""
+
+    def serve(self, node: SimNode) -> None:
+        everything = node.deployments
+        for model in sorted({each.model for each in everything}):
+            node.deployments = [each for each in everything if each.model == model]
+            super().serve(node)
+        node.deployments = everything
 
     def _pair(self, candidate: Any) -> Any:
         row = super()._pair(candidate)
@@ -90,7 +97,7 @@ class _Builder:
         )
         world = builders.World(self.team, self.people["requester"], self.people["admin"], self.pool, self.publish)
         self.world = world
-        self.lab = StoryLab(world, now, [self._node(number) for number in (1, 2, 3)])
+        self.lab = StoryLab(world, now, [self._node(number) for number in (1, 2, 3)], requests_a_step=150)
 
     def _person(self, name: str, role: Role) -> User:
         user = access.create_user(username=name, password=PASSWORD, actor=SYSTEM, now=self.now)

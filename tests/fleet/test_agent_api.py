@@ -234,6 +234,15 @@ def test_conditions_keep_since_until_their_status_changes(agent):
     assert not Condition.objects.exists()
 
 
+def test_a_poll_with_nothing_new_costs_few_queries(agent, now, django_assert_max_num_queries):
+    """Node, nonce; lock, deployments, conditions, node, assignment; and a savepoint's two."""
+    assignments.compile_assignments(now)
+    told = {"deployments": [report_of(uuid4())], "conditions": [{"type": "Ready", "status": "true"}]}
+    agent.poll(**told)
+    with django_assert_max_num_queries(9):
+        assert agent.poll(**told).status_code == 200
+
+
 def test_a_refusal_told_twice_is_kept_once(agent):
     refusal = {"code": "expired", "reason": "Too old.", "sequence": 3, "at": datetime.now(UTC).isoformat()}
     agent.poll(refusals=[refusal])

@@ -101,6 +101,17 @@ def test_a_failure_needs_a_few_samples_however_bad_they_are() -> None:
     assert shadow(comparisons(np.zeros(FEWEST_TO_FAIL)))["similarity"].verdict == "failed"
 
 
+def test_a_version_that_goes_bad_late_fails_with_a_sentence_about_its_latest_pairs() -> None:
+    x = np.concatenate([similar(0.9994, 0.0004, 15_000), similar(0.965, 0.012, 400, seed=2)])
+    finding = shadow(comparisons(x))["similarity"]
+    assert finding.verdict == "failed"
+    assert finding.sentence.startswith("Output similarity is of late 0.96")
+    assert finding.estimate == pytest.approx(0.965, abs=0.003)
+    assert finding.low is not None
+    assert finding.high is not None
+    assert finding.low < finding.high < 0.98
+
+
 def test_nothing_and_too_little_are_no_data_and_never_pass() -> None:
     assert set(verdicts(shadow(comparisons([]))).values()) == {"no_data"}
     assert shadow(comparisons(np.ones(599)))["similarity"].verdict == "no_data"

@@ -21,6 +21,7 @@ from controlplane.supervisor.layout import LONGEST_HOME, Layout, layout_for
 from controlplane.supervisor.logs import LogFile, Terminal
 from controlplane.supervisor.processes import Environments, Site
 from controlplane.supervisor.statefile import Lock
+from tests.supervisor.conftest import eventually
 from tests.supervisor.harness import ROOT
 
 
@@ -51,6 +52,25 @@ def test_taken_gateway_port_names_its_setting(site: Site, listener: socket.socke
     taken = replace(site, nodes=1, gateway_port_base=listener.getsockname()[1] - 1)
     with pytest.raises(SupervisorError, match=r"which the gateway of node-1 needs.*FARRIER_GATEWAY_PORT_BASE"):
         check_ports(taken)
+
+
+def test_gateway_that_outlived_its_agent_is_no_stranger(site: Site) -> None:
+    port = procfs.free_port()
+    home = site.layout.node("node-1")
+    code = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(60)"
+    mine = replace(site, nodes=1, gateway_port_base=port - 1)
+    for argument, adopted in ((str(home / "gateway.json"), True), ("elsewhere", False)):
+        gateway = subprocess.Popen([sys.executable, "-c", code, str(port), argument])
+        try:
+            eventually(lambda: not procfs.port_is_free(port), "the gateway's listening")
+            if adopted:
+                check_ports(mine)
+            else:
+                with pytest.raises(SupervisorError, match="is taken by"):
+                    check_ports(mine)
+        finally:
+            gateway.kill()
+            gateway.wait()
 
 
 def test_secrets_are_made_once_and_private(tmp_path: Path) -> None:
