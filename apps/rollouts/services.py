@@ -215,7 +215,9 @@ def pause_rollout(
         locked = _locked(rollout)
         command.check(locked, Role.OPERATOR)
         if locked.phase == Phase.PAUSED:
-            raise Conflict("already_paused", f"Rollout {locked} is paused already: {locked.get_pause_reason_display()}.")
+            raise Conflict(
+                "already_paused", f"Rollout {locked} is paused already: {locked.get_pause_reason_display()}."
+            )
         deadline = now + timedelta(seconds=DEFAULT_LIMITS.operator_s)
         changes = {"pause_reason": PauseReason.OPERATOR, "phase_deadline": deadline}
         _move(locked, Phase.PAUSED, command, changes)
@@ -281,7 +283,9 @@ def place_hold(*, version: ModelVersion, actor: Actor, reason: str, now: datetim
         raise DomainError("reason_missing", f"Say why {version} must not be rolled out: the next one to try reads it.")
     rollout = Rollout.objects.filter(version=version).order_by("-number").first()
     if rollout is None:
-        raise Conflict("never_rolled_out", f"{version} was never rolled out; a hold names the rollout that speaks for it.")
+        raise Conflict(
+            "never_rolled_out", f"{version} was never rolled out; a hold names the rollout that speaks for it."
+        )
     try:
         with transaction.atomic():
             hold = Hold.objects.create(
@@ -321,9 +325,7 @@ def _locked(rollout: Rollout) -> Rollout:
     return rows.get(pk=rollout.pk)
 
 
-def _move(
-    rollout: Rollout, to: str, command: _Command, changes: dict[str, Any], verb: str | None = None
-) -> None:
+def _move(rollout: Rollout, to: str, command: _Command, changes: dict[str, Any], verb: str | None = None) -> None:
     move(rollout, to, actor=command.actor, reason=command.reason.strip(), now=command.now, changes=changes, verb=verb)
     _ring(rollout, command.now)
 
