@@ -18,5 +18,7 @@ def event_link(event: Event) -> SafeString:
     """Return «Rollout completed #42», the object linked to its page where it has one."""
     where = address(event)
     if where is None:
-        return format_html("<strong>{}</strong> {}", verb(event.verb), event.object_label)
-    return format_html('<strong>{}</strong> <a href="{}">{}</a>', verb(event.verb), where, event.object_label)
+        return format_html("<strong>{}</strong> {}", verb(event.verb, event.data), event.object_label)
+    return format_html(
+        '<strong>{}</strong> <a href="{}">{}</a>', verb(event.verb, event.data), where, event.object_label
+    )
