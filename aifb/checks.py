@@ -17,6 +17,7 @@ MAX_ENTRIES = 65_536  # tensors plus assets
 MAX_RANK = 8
 MAX_MEDIA_TYPE = 127
 
+_LOGICAL = (pb.FLOAT16, pb.BFLOAT16, pb.FLOAT32)  # what a quantised tensor may stand for
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,254}")
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+\-]+/[a-z0-9.+\-]+")
 
@@ -119,6 +120,3 @@ def _check_quantisation(tensor: pb.Tensor, tensors: dict[str, pb.Tensor]) -> Non
     expected = [shape[quantisation.axis]] if per_row else [1]
     if scale is None or scale.dtype != pb.FLOAT32 or list(scale.shape) != expected or scale.HasField("quantisation"):
         raise AifbError("bad_quantisation", f"Tensor {tensor.name!r} needs a plain float32 scale tensor of {expected}.")
-
-
-_LOGICAL = (pb.FLOAT16, pb.BFLOAT16, pb.FLOAT32)

@@ -89,7 +89,7 @@ class Client:
         trouble = ""
         for attempt in range(self._tries):
             if attempt:
-                time.sleep(min(0.5 * 2**attempt, 8.0))
+                time.sleep(min(0.25 * 2**attempt, 8.0))
             if make_content is not None:
                 options["content"] = make_content()  # a fresh iterator: the last one is spent
             try:

@@ -202,6 +202,12 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Fits AI models to GPU fleets: lineage, signed artifacts, staged rollouts, fleet health.",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
+    "ENUM_NAME_OVERRIDES": {
+        "NodePhase": "apps.fleet.models.NodePhase",
+        "RolloutPhase": "apps.rollouts.models.Phase",
+        "StageState": "apps.rollouts.models.StageState",
+        "VersionState": "apps.models.models.VersionState",
+    },
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
@@ -218,6 +224,12 @@ LOGGING = {
     "formatters": {"line": {"format": "%(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": ENV.log_level},
+    "loggers": {
+        # it writes every address in full at INFO, and a webhook's may carry a secret
+        "httpx2": {"level": "WARNING"},
+        # one line for every tick of every task would bury what matters
+        **{name: {"level": "WARNING"} for name in ("celery.beat", "celery.worker.strategy", "celery.app.trace")},
+    },
 }
 
 FARRIER = ENV

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import itertools
 import os
 import random
@@ -27,6 +28,7 @@ USERS = 400
 DIGITS_EVERY = 2  # one request in so many is a digit
 FEEDBACK_BATCH = 50
 REPORT_S = 15.0
+PR_SET_PDEATHSIG = 1
 # Most callers send one sentence, some a handful: batch classes must not be compared with one another.
 ITEMS = (1, 1, 1, 1, 1, 1, 2, 4)
 
@@ -160,10 +162,17 @@ class Traffic:
 
 def _digit_samples() -> list[tuple[list[float], str]]:
     """Return (64 pixels, label) of the digits that were held out of training."""
-    from aifb.importers.digits import held_out
+    from aifb.importers.digit_images import held_out
 
     pixels, labels = held_out()
     return [([float(value) for value in row], str(int(label))) for row, label in zip(pixels, labels, strict=True)]
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this program when the story that started it is killed: nobody would stop it else."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
 
 
 async def _main(options: argparse.Namespace) -> None:
@@ -181,7 +190,11 @@ def main() -> int:
     parser.add_argument("--server", required=True, help="Origin of the control plane, for feedback.")
     parser.add_argument("--token", default=os.environ.get("FARRIER_TOKEN", ""), help="API token with feedback:write.")
     parser.add_argument("--rate", type=float, default=60.0, help="Requests a second over all gateways.")
-    asyncio.run(_main(parser.parse_args()))
+    parser.add_argument("--end-with-parent", action="store_true", help="End when the starting process does.")
+    options = parser.parse_args()
+    if options.end_with_parent:
+        _end_with_parent()
+    asyncio.run(_main(options))
     return 0
 
 

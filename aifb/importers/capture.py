@@ -25,6 +25,12 @@ DTYPES: dict[torch.dtype, dtypes.DTypeInfo] = {
 _SYMBOLIC = {operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.floordiv: "floordiv"}
 # Keywords that say where and how results lie in memory: the engine's own business, as long as they ask for the usual.
 _PLACEMENT = frozenset({"device", "pin_memory", "layout", "memory_format", "non_blocking"})
+_GUARDS = (
+    torch.ops.aten.alias.default,
+    torch.ops.aten.detach.default,
+    torch.ops.aten.detach_.default,
+    torch.ops.aten.lift_fresh_copy.default,
+)
 _USUAL_FORMATS = (torch.contiguous_format, torch.preserve_format)
 
 
@@ -50,7 +56,7 @@ def capture(
     shapes = {name: dict(dynamic_shapes.get(name, {})) for name in example_inputs}
     with torch.no_grad():
         names = _output_names(module(**example_inputs))
-        program = torch.export.export(module, (), kwargs=dict(example_inputs), dynamic_shapes=shapes, strict=False)
+        program = _export(module, example_inputs, shapes)
     return _Translator(program, shapes, names).run()
 
 
@@ -62,6 +68,17 @@ def tensor_data(tensor: torch.Tensor) -> TensorData:
     info = DTYPES[tensor.dtype]
     raw = dense.reshape(-1).view(torch.uint8).numpy() if dense.numel() else np.empty(0, np.uint8)
     return TensorData(info.name, tuple(tensor.shape), raw.data)
+
+
+def _export(
+    module: torch.nn.Module, inputs: Mapping[str, torch.Tensor], shapes: Mapping[str, Mapping[int, Dim]]
+) -> ExportedProgram:
+    dynamic = {name: dict(axes) for name, axes in shapes.items()}
+    try:
+        return torch.export.export(module, (), kwargs=dict(inputs), dynamic_shapes=dynamic, strict=False)
+    except (RuntimeError, ValueError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise AifbError("not_importable", f"torch.export can't follow the model: {reason}") from error
 
 
 def _output_names(result: object) -> list[str]:
@@ -93,7 +110,7 @@ class _Translator:
         nodes = list(self._program.graph.nodes)
         live = _reachable(nodes)
         self._check_ops([node for node in nodes if node in live])
-        self._translate_inputs()
+        self._translate_inputs(live)
         for node in nodes:
             if node.op == "call_function" and node in live:
                 self._translate_call(node)
@@ -113,7 +130,7 @@ class _Translator:
         if unknown:
             raise AifbError("not_importable", f"The model needs operations that are not allowed: {', '.join(unknown)}.")
 
-    def _translate_inputs(self) -> None:
+    def _translate_inputs(self, live: set[fx.Node]) -> None:
         placeholders = {node.name: node for node in self._program.graph.nodes if node.op == "placeholder"}
         state = {**self._program.state_dict, **self._program.constants}
         user_names = iter(self._shapes)
@@ -122,7 +139,7 @@ class _Translator:
             if spec.kind == InputKind.USER_INPUT:
                 self._refs[node] = pb.Arg(value=self._add_input(node, next(user_names)))
             elif isinstance(tensor := state.get(spec.target or ""), torch.Tensor):
-                if node.users:
+                if node in live:
                     self._refs[node] = pb.Arg(tensor=self._add_tensor(spec.target, tensor))
             else:
                 raise AifbError("not_importable", f"The model takes {spec.arg.name!r}, which is no tensor: remove it.")
@@ -259,10 +276,11 @@ def _op_name(node: fx.Node) -> str:
 
 
 def _passes_through(node: fx.Node) -> bool:
-    """Dropout outside of training returns its argument."""
-    if node.target is not torch.ops.aten.dropout.default:
-        return False
-    return not (node.args[2] if len(node.args) > 2 else node.kwargs.get("train"))
+    """Whether the node returns its argument: dropout outside of training, and what guards constants from being written
+    to or differentiated, as nothing does either here."""
+    if node.target is torch.ops.aten.dropout.default:
+        return not (node.args[2] if len(node.args) > 2 else node.kwargs.get("train"))
+    return node.target in _GUARDS
 
 
 def _check_placement(name: str, value: object) -> None:

@@ -4,26 +4,24 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 from torch.export import Dim
 from torch.nn import functional as F
 
 from aifb import metadata_pb2 as pb
 from aifb.importers.capture import Captured, capture
+from aifb.importers.digit_images import SPLIT_SEED, held_out, split
 from aifb.importers.pack import Packed, pack_model
 
 MODEL = "digit-classifier"
 MAX_BATCH = 256
 LABELS = "labels.json"
 
+__all__ = ["DigitClassifier", "Trained", "capture_digits", "entry_point", "held_out", "pack_digits", "train"]
+
 _PEAK = 16.0  # pixels count from 0 to 16
-_SPLIT_SEED = 0  # held-out images stay the same, whatever the training seed
-_HELD_OUT = 0.3
 _BATCH = 64
 
 
@@ -59,19 +57,9 @@ class Trained:
         return {"accuracy": self.accuracy, "auc": self.auc}
 
 
-def split() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(train pixels float32 (n, 64), held-out pixels, train labels int64 (n,), held-out labels)."""
-    data = load_digits()
-    pixels, labels = data.data.astype(np.float32), data.target.astype(np.int64)
-    train_x, test_x, train_y, test_y = train_test_split(
-        pixels, labels, test_size=_HELD_OUT, random_state=_SPLIT_SEED, stratify=labels
-    )
-    return train_x, test_x, train_y, test_y
-
-
 def train(seed: int, *, epochs: int = 12) -> Trained:
     """Train with a seed: it decides the first weights and the order of the images, and nothing else is random."""
-    train_x, test_x, train_y, test_y = split()
+    (train_x, train_y), (test_x, test_y) = split()
     inputs, labels = torch.from_numpy(train_x), torch.from_numpy(train_y)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -115,14 +103,15 @@ def entry_point() -> pb.EntryPoint:
 
 def pack_digits(path: str | Path, trained: Trained, *, build: Path | str) -> Packed:
     """Write the classifier's artifact."""
+    folder = Path(__file__).parent
     labels = json.dumps([str(digit) for digit in range(10)]).encode()
     return pack_model(
         path,
         capture_digits(trained.module),
         entry_point=entry_point(),
         assets={LABELS: ("application/json", labels)},
-        sources={"aifb/importers/digits.py": Path(__file__).read_bytes()},
-        seeds={"split": _SPLIT_SEED, "training": trained.seed},
+        sources={f"aifb/importers/{name}": (folder / name).read_bytes() for name in ("digits.py", "digit_images.py")},
+        seeds={"split": SPLIT_SEED, "training": trained.seed},
         build=build,
         notes={"source": "scikit-learn load_digits"},
     )

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from django.db import models, transaction
 
 from apps.access.actors import SYSTEM, Actor
+from apps.access.models import Team
 from apps.audit.models import Event
 from apps.lib.errors import Conflict
 
@@ -57,7 +58,7 @@ def record(
 ) -> Event:
     """Insert one event about `obj`; call it in the transaction of the change that it tells of."""
     event = Event(
-        team_id=getattr(obj, "team_id", None),
+        team_id=obj.pk if isinstance(obj, Team) else getattr(obj, "team_id", None),
         actor_kind=actor.kind,
         actor=actor.user,
         actor_label=actor.label,

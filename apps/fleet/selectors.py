@@ -26,7 +26,7 @@ from apps.fleet.models import (
     Refusal,
     ReportedDeployment,
 )
-from apps.lib.errors import Forbidden
+from apps.lib.errors import Forbidden, NotFound
 from apps.models.models import Artifact
 from protocol.messages import DeploymentState
 
@@ -42,6 +42,22 @@ def pools(user: User | AnonymousUser) -> QuerySet[Pool]:
 def nodes(user: User | AnonymousUser) -> QuerySet[Node]:
     """The nodes that the user may see, by name, with all that the functions below need: a constant count of queries."""
     return with_state(for_user(Node.objects.all(), user))
+
+
+def get_node(user: User | AnonymousUser, name: str) -> Node:
+    """Return a node that the user may see, as `nodes` would. Raises NotFound."""
+    node = nodes(user).prefetch_related("gpus").filter(name=name).first()
+    if node is None:
+        raise NotFound("node_not_found", f"There is no node «{name}» in your teams.")
+    return node
+
+
+def get_pool(user: User | AnonymousUser, slug: str) -> Pool:
+    """Return a pool that the user may see. Raises NotFound."""
+    pool = for_user(Pool.objects.filter(slug=slug), user).first()
+    if pool is None:
+        raise NotFound("pool_not_found", f"There is no pool «{slug}» in your teams.")
+    return pool
 
 
 def with_state(rows: QuerySet[Node]) -> QuerySet[Node]:

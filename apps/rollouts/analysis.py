@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from apps.rollouts import advisory
-from apps.rollouts.confidence import Floats, Interval, confidence_sequence
+from apps.rollouts.confidence import RESTART, Floats, Interval, confidence_sequence
 from apps.rollouts.findings import ERROR, FAILED, INCONCLUSIVE, NO_DATA, SUCCESSFUL, Finding, mean, points, quantile
 from apps.rollouts.samples import (
     BATCH_LABELS,
@@ -61,7 +61,7 @@ def analyse(stage: AnalysingStage, alpha: float, data: StageData) -> list[Findin
     pairs = _shadow_pairs(data.comparisons) if isinstance(stage, ShadowStage) else _live_pairs(data)
     findings: list[Finding] = []
     for rule in stage.metrics:
-        job = _Job(rule, alpha, stage.min_samples, data, pairs)
+        job = _Job(rule, alpha, stage.needed(rule), data, pairs)
         try:
             findings += _METRICS[rule.name](job)
         except DataFault as fault:
@@ -87,12 +87,27 @@ def _live_pairs(data: StageData) -> _Pairs:
     return _Pairs(data.baseline, data.candidate, match(data.baseline, data.candidate, data.baselines_each))
 
 
-def _verdict(interval: Interval, bound: float, needed: int) -> str:
-    if interval.samples >= min(needed, FEWEST_TO_FAIL) and interval.high < bound:
-        return FAILED
-    if interval.samples < needed:
-        return NO_DATA
-    return SUCCESSFUL if interval.low >= bound else INCONCLUSIVE
+@dataclass(frozen=True)
+class _Judgement:
+    """A verdict, the interval that is shown with it, and whether that is of the last samples only."""
+
+    verdict: str
+    interval: Interval
+    late: bool = False
+
+
+def _weigh(job: _Job, x: Floats, bound: float, against: float | None = None) -> _Judgement:
+    """Hold the mean of `x` (n,), higher is better, against `bound`; `against` is the failing side's own α."""
+    interval = confidence_sequence(x, job.alpha, job.rule.bold, against)
+    if interval.samples >= min(job.needed, FEWEST_TO_FAIL) and interval.high < bound:
+        if interval.estimate < bound:
+            return _Judgement(FAILED, interval)
+        # it was good for long: the mean of all would contradict the verdict, so the latest are shown
+        latest = confidence_sequence(x[-RESTART:], job.alpha, job.rule.bold, against)
+        return _Judgement(FAILED, latest, late=True)
+    if interval.samples < job.needed:
+        return _Judgement(NO_DATA, interval)
+    return _Judgement(SUCCESSFUL if interval.low >= bound else INCONCLUSIVE, interval)
 
 
 def _similarity(job: _Job) -> list[Finding]:
@@ -105,8 +120,8 @@ def _similarity(job: _Job) -> list[Finding]:
     x = rows.similarity[usable]
     if ((x < 0.0) | (x > 1.0 + 1e-5)).any():
         raise DataFault("a similarity lies outside 0 to 1")
-    interval = confidence_sequence(np.minimum(x, 1.0), job.alpha, job.rule.bold)
-    verdict = _verdict(interval, job.rule.margin, job.needed)
+    judged = _weigh(job, np.minimum(x, 1.0), job.rule.margin)
+    interval = judged.interval
     numbers = f"{interval.estimate:.3f} ({interval.low:.3f}–{interval.high:.3f}, {interval.samples:,} pairs)"
     limit = f"the required {job.rule.margin:g}"
     inside, beyond = f"above {limit}", f"below {limit}"
@@ -114,7 +129,7 @@ def _similarity(job: _Job) -> list[Finding]:
         Finding(
             metric="similarity",
             required=job.rule.required,
-            verdict=verdict,
+            verdict=judged.verdict,
             candidate=interval.estimate if len(x) else None,
             estimate=interval.estimate if len(x) else None,
             low=interval.low,
@@ -122,7 +137,7 @@ def _similarity(job: _Job) -> list[Finding]:
             margin=job.rule.margin,
             samples=interval.samples,
             needed=job.needed,
-            sentence=_sentence("Output similarity is", numbers, inside, beyond, verdict, interval, job.needed, "pairs"),
+            sentence=_sentence("Output similarity is", numbers, inside, beyond, judged, job.needed, "pairs"),
             detail=_similarity_detail(rows, usable, x),
         )
     ]
@@ -221,23 +236,23 @@ def _slo(job: _Job) -> list[Finding]:
 
 def _red_line(job: _Job, name: str, good: Floats, against: float) -> Finding:
     x = good[job.pairs.matched.candidate]
-    line = confidence_sequence(x, job.alpha, job.rule.bold, against)
-    verdict = _verdict(line, SLO_RED_LINE, job.needed)
+    judged = _weigh(job, x, SLO_RED_LINE, against)
+    line = judged.interval
     numbers = f"{line.estimate:.1%} ({line.low:.1%}–{line.high:.1%}, {line.samples:,} requests)"
     limit = f"the {SLO_RED_LINE:.0%} red line"
     return Finding(
         metric="slo_red_line",
         required=job.rule.required,
-        verdict=verdict,
+        verdict=judged.verdict,
         unit="share",
         candidate=mean(x),
-        estimate=mean(x),
+        estimate=line.estimate if line.samples else None,
         low=line.low,
         high=line.high,
         margin=SLO_RED_LINE,
         samples=line.samples,
         needed=job.needed,
-        sentence=_sentence(f"{name} is", numbers, "above " + limit, "below " + limit, verdict, line, job.needed),
+        sentence=_sentence(f"{name} is", numbers, "above " + limit, "below " + limit, judged, job.needed),
         detail={"of": "share of the candidate's requests within the SLO"},
     )
 
@@ -251,8 +266,8 @@ def _change(
     """
     matched, margin = job.pairs.matched, job.rule.margin
     theirs, mine = good[0][matched.baseline].mean(axis=1), good[1][matched.candidate]  # (k,) each
-    interval = confidence_sequence((1.0 + mine - theirs) / 2.0, job.alpha, job.rule.bold, against)
-    verdict = _verdict(interval, (1.0 - margin) / 2.0, job.needed)
+    judged = _weigh(job, (1.0 + mine - theirs) / 2.0, (1.0 - margin) / 2.0, against)
+    interval = judged.interval
     estimate, low, high = (2.0 * value - 1.0 for value in (interval.estimate, interval.low, interval.high))
     if of_bad:
         estimate, low, high, theirs, mine = -estimate, -high, -low, 1.0 - theirs, 1.0 - mine
@@ -263,7 +278,7 @@ def _change(
     return Finding(
         metric=metric,
         required=job.rule.required,
-        verdict=verdict,
+        verdict=judged.verdict,
         unit="share",
         baseline=mean(theirs),
         candidate=mean(mine),
@@ -274,7 +289,7 @@ def _change(
         better="lower" if of_bad else "higher",
         samples=interval.samples,
         needed=job.needed,
-        sentence=_sentence(f"{name} changes by", numbers, f"within {limit}", beyond, verdict, interval, job.needed),
+        sentence=_sentence(f"{name} changes by", numbers, f"within {limit}", beyond, judged, job.needed),
         detail={"of": of, **matched.detail},
     )
 
@@ -307,21 +322,15 @@ def _latency_by_batch(pairs: _Pairs) -> list[dict[str, Any]]:
 
 
 def _sentence(
-    name: str,
-    numbers: str,
-    inside: str,
-    beyond: str,
-    verdict: str,
-    interval: Interval,
-    needed: int,
-    unit: str = "requests",
+    name: str, numbers: str, inside: str, beyond: str, judged: _Judgement, needed: int, unit: str = "requests"
 ) -> str:
     """Say a judgement in one sentence; `inside` and `beyond` name the bound from either side of it."""
-    if verdict == NO_DATA:
+    if judged.verdict == NO_DATA:
         what = name.removesuffix(" is").removesuffix(" changes by")
-        return f"{what}: {interval.samples:,} of {needed:,} {unit} needed so far."
+        return f"{what}: {judged.interval.samples:,} of {needed:,} {unit} needed so far."
     relation = {SUCCESSFUL: inside, FAILED: beyond, INCONCLUSIVE: f"not yet clear of {inside.split(' ', 1)[1]}"}
-    return f"{name} {numbers}, {relation[verdict]}."
+    when = " of late" if judged.late else ""
+    return f"{name}{when} {numbers}, {relation[judged.verdict]}."
 
 
 def _auc(job: _Job) -> list[Finding]:

@@ -20,7 +20,7 @@ from apps.rollouts.samples import Comparisons, Requests, StageData, baselines_ea
 from apps.rollouts.snapshot import Loaded
 from apps.rollouts.strategy import AnalysingStage, CanaryStage, alpha_each
 
-ROWS_MAX = 20_000  # of each kind; more narrows the intervals by less than a person can see
+ROWS_MAX = 10_000  # of each kind; more narrows the intervals by less than a person can see
 SERVER_ERROR = 500
 Row = TypeVar("Row", ComparisonPair, EvidenceRequest)
 

@@ -137,6 +137,9 @@ def _wait_for_people(s: Snapshot, now: datetime, limits: Limits) -> list[Action]
     if failed:
         return failed
     side: list[Action] = [*_exclusions(s), *_weights(s)]
+    spec = s.stage.spec
+    if s.pause_reason == OPERATOR and isinstance(spec, AnalysingStage) and s.stage.ready_at is None and _ready(s):
+        side.append(MarkReady(now + timedelta(seconds=spec.window_s)))  # a pause does not blind the rollback
     if s.pause_reason in (APPROVAL, INCONCLUSIVE):
         decided = _decided(s, now, limits)
         if decided:

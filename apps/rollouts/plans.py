@@ -115,7 +115,7 @@ class Snapshot:
     findings: tuple[Finding, ...] = ()  # of the stage that is being judged
     decisions: tuple[Decision, ...] = ()  # in order, on the current snapshot of evidence, plan and attempt
     frozen: tuple[tuple[str, str], ...] = ()  # the required verdicts that the snapshot shows: (metric, verdict)
-    held: str = ""  # a sentence, when another rollout has put the digest on hold
+    held: str = ""  # a sentence, when the digest has been put on hold meanwhile
 
     @property
     def stage(self) -> StageView:

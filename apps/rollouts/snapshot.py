@@ -55,7 +55,7 @@ def load(rollout_id: UUID, epoch: int) -> Loaded | None:
 
 
 def _held(rollout: Rollout) -> str:
-    hold = Hold.objects.filter(digest=rollout.artifact.digest, lifted_at=None).exclude(rollout=rollout).first()
+    hold = Hold.objects.filter(digest=rollout.artifact.digest, lifted_at=None).first()
     return "" if hold is None else f"Its digest is on hold: {hold.reason}"
 
 

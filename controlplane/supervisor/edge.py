@@ -70,7 +70,7 @@ def configuration(layout: Layout, host: str, port: int) -> dict[str, Any]:
     return {
         "admin": {"disabled": True, "config": {"persist": False}},
         "storage": {"module": "file_system", "root": str(layout.home / "caddy")},
-        "logging": {"logs": {"default": {"level": "WARN", "encoder": {"format": "console"}}}},
+        "logging": {"logs": {"default": {"level": "ERROR", "encoder": {"format": "console"}}}},
         "apps": {
             "http": {
                 "servers": {
@@ -103,7 +103,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 def http_problem(where: Path | int, path: str, headers: Mapping[str, str] | None = None) -> str | None:
     """Why a server on a unix socket or loopback port does not serve `path`; None when it answers below 500."""
-    timeout_s = 2.0
+    timeout_s = 1.0
     connection = (
         UnixConnection(where, timeout_s)
         if isinstance(where, Path)
@@ -113,7 +113,9 @@ def http_problem(where: Path | int, path: str, headers: Mapping[str, str] | None
         connection.request("GET", path, headers=dict(headers or {}))
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
-        return f"{type(error).__name__}: {error}" if not isinstance(error, TimeoutError) else "no answer within 2 s"
+        return (
+            f"{type(error).__name__}: {error}" if not isinstance(error, TimeoutError) else "no answer within a second"
+        )
     finally:
         connection.close()
     return None if status < 500 else f"answers {status}"

@@ -15,7 +15,8 @@ ROTATE_BYTES = 10 * 1024 * 1024
 KEEP = 3
 READ_BYTES = 256 * 1024
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+# Colours and other control characters of the children: ours is the only hand on the terminal.
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class Terminal:

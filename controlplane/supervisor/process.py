@@ -144,6 +144,10 @@ class Process:
         """True when it has been starting for longer than it may."""
         return self.state is State.STARTING and now - self._started_at > self.spec.ready_timeout_s
 
+    def needs_stop(self) -> bool:
+        """False when nothing of it can be running."""
+        return self._popen is not None or self.spec.stop_command is not None
+
     def begin_stop(self, now: float) -> None:
         """Ask it to end; `continue_stop` follows up."""
         self._stop_deadline, self.detail = now + self.spec.stop_grace_s, ""
@@ -172,8 +176,11 @@ class Process:
             )
 
     def continue_stop(self, now: float, hurry: bool) -> bool:
-        """True when it is gone. Past its grace, or in a hurry, it is killed."""
-        late = hurry or now > self._stop_deadline
+        """True when it is gone. Past its grace, or in a hurry, it is killed.
+
+        A stop command has its grace even in a hurry: what it would end, nobody else can find.
+        """
+        late = now > self._stop_deadline or (hurry and self._stop_helper is None)
         if self._stop_helper is not None:
             if self._stop_helper.poll() is None:
                 if not late:

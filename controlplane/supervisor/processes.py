@@ -1,6 +1,5 @@
 """What `make up` runs, as data. To add a process, add a ProcessSpec to `platform`, `fleet` or `story`."""
 
-import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from controlplane.supervisor.layout import Layout
 from controlplane.supervisor.spec import Probe, ProcessSpec, Restart
 
 ZONES = ("zone-a", "zone-b", "zone-c")
-WAVE_PLATFORM, WAVE_FLEET, WAVE_STORY = 1, 2, 3
+# The database and the broker are wave 0.
+WAVE_PLATFORM, WAVE_ENTRY, WAVE_FLEET, WAVE_STORY = 1, 2, 3, 4
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,24 @@ class Site:
         """Name of the n-th node, from 1."""
         return f"node-{number}"
 
-    def ports(self) -> dict[str, int]:
-        """Fixed ports that must be free, by the process that wants them."""
-        gateways = {f"gateway of {self.node_name(n)}": self.gateway_port_base + n for n in range(1, self.nodes + 1)}
-        return {"edge": self.port, **gateways}
+    def ports(self) -> list["PortClaim"]:
+        """Fixed ports that must be free."""
+        claims = [PortClaim("edge", self.port, "FARRIER_ORIGIN")]
+        for number in range(1, self.nodes + 1):
+            name = self.node_name(number)
+            port = self.gateway_port_base + number
+            claims.append(PortClaim(f"gateway of {name}", port, "FARRIER_GATEWAY_PORT_BASE", self.layout.node(name)))
+        return claims
+
+
+@dataclass(frozen=True)
+class PortClaim:
+    """A port, who wants it, and which setting moves it."""
+
+    who: str
+    port: int
+    setting: str
+    node_home: Path | None = None  # a gateway that serves on from here is the agent's to adopt
 
 
 def python(*arguments: str) -> tuple[str, ...]:
@@ -81,30 +95,47 @@ def platform(site: Site) -> list[ProcessSpec]:
     caddy = (find_caddy(), "run", "--config", str(write_configuration(layout, site.host, site.port)))
     host = {"Host": site.host}
 
-    def spec(name: str, command: tuple[str, ...], environment: Mapping[str, str], ready: Probe) -> ProcessSpec:
-        return ProcessSpec(name, command, WAVE_PLATFORM, environment, layout.root, ready, stop_grace_s=15)
+    def spec(
+        name: str, command: tuple[str, ...], wave: int, environment: Mapping[str, str], ready: Probe
+    ) -> ProcessSpec:
+        return ProcessSpec(name, command, wave, environment, layout.root, ready, stop_grace_s=15)
 
     return [
-        spec("web", web, env.web, Probe(lambda: http_problem(layout.web_socket, "/livez", host), recheck_s=5)),
-        spec("live", live, env.web, Probe(lambda: http_problem(layout.live_socket, "/livez", host), recheck_s=5)),
+        spec(
+            "web",
+            web,
+            WAVE_PLATFORM,
+            env.web,
+            Probe(lambda: http_problem(layout.web_socket, "/livez", host), recheck_s=5),
+        ),
+        spec(
+            "live",
+            live,
+            WAVE_PLATFORM,
+            env.web,
+            Probe(lambda: http_problem(layout.live_socket, "/livez", host), recheck_s=5),
+        ),
         _celery("worker", ("worker", "-Q", "default", "--concurrency", "2"), site),
         _celery("jobs", ("worker", "-Q", "jobs", "--concurrency", "1"), site),
         _celery("beat", ("beat", "--schedule", str(layout.run / "beat-schedule"), "--pidfile="), site),
-        spec("edge", caddy, env.plain, Probe(lambda: http_problem(site.port, "/livez"), recheck_s=5)),
+        spec("edge", caddy, WAVE_ENTRY, env.plain, Probe(lambda: http_problem(site.port, "/livez"), recheck_s=5)),
     ]
 
 
 def _celery(name: str, arguments: tuple[str, ...], site: Site) -> ProcessSpec:
     is_beat = arguments[0] == "beat"
     options = () if is_beat else ("-n", f"{name}@%h", "--without-gossip", "--without-mingle")
+    env = site.environments.web if is_beat else site.environments.worker
     return ProcessSpec(
         name=name,
-        command=python("-m", "celery", "-A", "workers.celery", *arguments, *options, "--loglevel", "INFO"),
-        wave=WAVE_PLATFORM,
-        env=site.environments.web if is_beat else site.environments.worker,
+        command=python("-m", "celery", "-A", "workers.celery", "--quiet", *arguments, *options, "--loglevel", "INFO"),
+        # Beat comes late and leaves early: between them every tick has somebody to do it.
+        wave=WAVE_ENTRY if is_beat else WAVE_PLATFORM,
+        # Containers run everything as root, and ours accept no pickle, which is what the warning is about.
+        env={**env, "PYTHONWARNINGS": "ignore:You're running the worker with superuser privileges"},
         cwd=site.layout.root,
-        # A worker listens on no socket: it says so itself once it takes messages.
-        ready=Probe(log_pattern=r"beat: Starting" if is_beat else r"@\S+ ready\.$"),
+        # They listen on no socket: a worker says itself once it takes messages.
+        ready=Probe(settle_s=2.0) if is_beat else Probe(log_pattern=r"@\S+ ready\.$"),
         ready_timeout_s=90,
         stop_grace_s=30,  # the running tasks end first
     )
@@ -120,7 +151,7 @@ def _agent(site: Site, number: int) -> ProcessSpec:
     home.mkdir(parents=True, exist_ok=True)
     port = site.gateway_port_base + number
     command = python(
-        "-m", "node.agent", "run", "--home", str(home), "--server", site.origin,
+        "-m", "node.agent", "--home", str(home), "--server", site.origin,
         "--name", site.node_name(number), "--zone", ZONES[(number - 1) % len(ZONES)],
         "--gateway-port", str(port), "--join-token-file", str(home / "join-token"),
     )  # fmt: skip
@@ -142,6 +173,11 @@ def agent_shutdown(home: Path) -> tuple[str, ...]:
     return python("-m", "node.agent", "shutdown", "--home", str(home))
 
 
+def agent_status(home: Path) -> tuple[str, ...]:
+    """Tells as JSON what an agent keeps running."""
+    return python("-m", "node.agent", "status", "--home", str(home))
+
+
 def story(site: Site) -> list[ProcessSpec]:
     """Pushes two models, drives traffic and starts the rollouts, up to the approval."""
     if not (site.layout.root / "demo" / "story.py").exists():
@@ -155,6 +191,5 @@ def story(site: Site) -> list[ProcessSpec]:
             cwd=site.layout.root,
             ready=Probe(settle_s=1.0),
             restart=Restart.NEVER,
-            stop_signal=signal.SIGINT,
         )
     ]

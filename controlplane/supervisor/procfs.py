@@ -46,6 +46,14 @@ def age_s(process: ProcessId) -> float:
     return max(0.0, uptime_s - process.start_time / os.sysconf("SC_CLK_TCK"))
 
 
+def command_line(pid: int) -> str:
+    """Program and arguments, separated by blanks; empty when the process is gone."""
+    try:
+        return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
 def children_of_all() -> dict[int, list[int]]:
     """Parent pid → child pids of every visible process."""
     tree: dict[int, list[int]] = {}
@@ -63,6 +71,24 @@ def descendants(pid: int, tree: dict[int, list[int]]) -> list[int]:
         found.append(current)
         todo.extend(tree.get(current, ()))
     return found
+
+
+def session_members(leader: ProcessId) -> list[ProcessId]:
+    """Live processes in the session that `leader` opened, itself included, also once the leader is gone.
+
+    The kernel gives no new process a number that still names a session; if the leader's number has a new owner, the
+    session is gone.
+    """
+    now = identify(leader.pid)
+    if now is not None and now != leader:
+        return []
+    members = []
+    for entry in PROC.iterdir():
+        if entry.name.isdigit() and (fields := _stat_fields(int(entry.name))) and int(fields[3]) == leader.pid:
+            member = identify(int(entry.name))
+            if member is not None and member.start_time >= leader.start_time:
+                members.append(member)
+    return members
 
 
 def pss_bytes(pids: list[int]) -> int:

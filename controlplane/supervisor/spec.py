@@ -45,8 +45,8 @@ class Probe:
 class ProcessSpec:
     """One process of `make up`.
 
-    `wave` groups processes that start together; a wave begins when all of the wave before are ready. They stop in the
-    reverse order of the list.
+    `wave` groups processes that start together; a wave begins when all of the wave before are ready. Waves stop in
+    reverse order.
     """
 
     name: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import secrets
 import threading
 import time
@@ -27,6 +26,7 @@ from protocol.messages import (
     PollResponse,
     Problem,
     RenewResponse,
+    RootResponse,
     TelemetryAck,
     WaitResponse,
 )
@@ -65,7 +65,7 @@ class ControlPlane:
         transport: httpx2.BaseTransport | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._key = key
+        self.key = key
         self._now = now
         self._lock = threading.Lock()
         self._offset_s = 0.0
@@ -114,11 +114,11 @@ class ControlPlane:
     def root_envelopes(self, after: int) -> list[bytes]:
         """Return the trust root's envelopes with versions above `after`, oldest first, unverified."""
         with self._signed("GET", f"/agent/v1/root?after={after}") as answer:
-            raw = _checked(answer)
+            message = _parse(RootResponse, _checked(answer))
         try:
-            return [base64.b64decode(envelope, validate=True) for envelope in json.loads(raw)["trust_root"]]
-        except (KeyError, TypeError, ValueError) as bad:
-            raise Temporary("bad_answer", f"The root chain of {len(raw)} bytes is malformed: {bad}.") from None
+            return [base64.b64decode(envelope, validate=True) for envelope in message.trust_root]
+        except ValueError as bad:
+            raise Temporary("bad_answer", f"The root chain is malformed: {bad}.") from None
 
     def manifest(self, digest: str) -> bytes:
         """Return the DSSE envelope of an assigned artifact's manifest, unverified."""
@@ -134,12 +134,12 @@ class ControlPlane:
     def data(self, digest: str, start: int, end: int, *, stall_s: float) -> Iterator[Iterator[bytes]]:
         """Stream bytes [start, end) of an assigned artifact, unverified; `stall_s` without a byte is Temporary."""
         target = f"/agent/v1/artifacts/{digest}/data"
-        headers = {"range": f"bytes={start}-{end - 1}"}
+        headers = {"range": f"bytes={start}-{end - 1}", "accept-encoding": "identity"}
         with self._signed("GET", target, headers=headers, read_timeout_s=stall_s) as answer:
             if answer.status_code != httpx2.codes.PARTIAL_CONTENT:
                 _checked(answer)
                 raise Temporary("no_ranges", f"{target} answered the whole file to a range request.")
-            yield answer.iter_bytes(1 << 16)
+            yield answer.iter_raw()  # as it arrives: a chunk size would hide a trickle until that many bytes came
 
     def telemetry(self, batch: bytes) -> TelemetryAck:
         """Deliver one serialised TelemetryBatch; the answer says what is stored for good."""
@@ -203,7 +203,7 @@ class ControlPlane:
             challenge=challenge,
         )
         # sign what is sent, a path prefix of the server's address included
-        request.headers.update(sign_headers(self._key, method, request.url.raw_path.decode(), body, fields))
+        request.headers.update(sign_headers(self.key, method, request.url.raw_path.decode(), body, fields))
         return request
 
     @contextmanager
@@ -264,7 +264,7 @@ def _error_of(answer: httpx2.Response, problem: Problem | None) -> AgentError:
         return CredentialStale(code, sentence)
     if status in _BUSY or status >= 500:
         return Temporary(code, sentence, retry_after_s=_retry_after_s(answer))
-    return Permanent(code, sentence)
+    return Permanent(code, sentence, status=status)
 
 
 def _retry_after_s(answer: httpx2.Response) -> float | None:

@@ -119,6 +119,10 @@ class ServedModel:
 
 
 def _port(port: pb.Port) -> Port:
+    if port.datatype != "BYTES" and port.datatype not in NUMPY_OF:
+        raise LoadError(
+            "unsupported_datatype", f"Port {port.name!r} is {port.datatype}, which this engine can't serve."
+        )
     return Port(port.name, port.datatype, tuple(port.shape))
 
 

@@ -61,7 +61,7 @@ class _Slice:
 
 
 class Scheduler:
-    """Runs `model` in a thread of its own; `submit` and everything that resolves futures happens in the event loop."""
+    """Runs `model` in a thread of its own; all else happens in the event loop in which the scheduler was made."""
 
     def __init__(self, model: ServedModel, *, capacity_rows: int = 1000, deadline_s: float = 3.0) -> None:
         self._model = model
@@ -73,13 +73,12 @@ class Scheduler:
         self._row_s = 0.0
         self._changed = threading.Condition()
         self._is_stopping = False
-        self._loop: asyncio.AbstractEventLoop
+        self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self.last_tick_s = time.monotonic()
 
     def start(self) -> None:
-        """Start the compute thread; call it in the event loop that will submit."""
-        self._loop = asyncio.get_running_loop()
+        """Start the compute thread."""
         self._thread.start()
 
     def stop(self) -> None:

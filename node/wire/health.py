@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ log = logging.getLogger(__name__)
 
 _CLIENT_TIMEOUT_S = 1.0
 _MAX_REQUEST_BYTES = 8192
+_RETRY_S = 0.1
 
 
 class HealthServer:
@@ -32,7 +34,13 @@ class HealthServer:
 
     def _serve(self) -> None:
         while True:
-            client, _ = self._listener.accept()
+            try:
+                client, _ = self._listener.accept()
+            except OSError as error:
+                # out of descriptors, most likely: the next question may find one
+                log.warning("a health client could not be accepted: %s", error)
+                time.sleep(_RETRY_S)
+                continue
             with client:
                 client.settimeout(_CLIENT_TIMEOUT_S)
                 try:

@@ -21,16 +21,18 @@ log = logging.getLogger(__name__)
 _READ_BYTES = 64 * 1024
 _MAX_HEADER_BYTES = 16 * 1024
 _MAX_PIPELINED_BYTES = 256 * 1024
-# How long the rest of a refused body is read and thrown away, so that the client gets to read the refusal.
-_DISCARD_S = 1.0
 
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """What a client may send, and how long it may take over it."""
+    """What a client may send, and how long it may take over it.
+
+    `discard_s`: how long the rest of a refused request is read and thrown away, so that its client gets to read why.
+    """
 
     body_bytes: int = 8 << 20
     request_read_s: float = 10.0
+    discard_s: float = 1.0
 
 
 class HttpServer:
@@ -210,7 +212,12 @@ class _Connection(asyncio.BufferedProtocol):
             log.exception("a handler failed on %s %s", request.method, request.path)
             response = refusal(500, "internal_error", "The server failed on this request; its log has the reason.")
         self._task = None
-        self._send(response)
+        try:
+            self._send(response)
+        except (h11.LocalProtocolError, UnicodeEncodeError):
+            log.exception("the answer to %s %s can't be sent: its headers are no headers", request.method, request.path)
+            self._transport.abort()
+            return
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             self._continue()
@@ -218,11 +225,12 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def _continue(self) -> None:
-        """Go on with what the client sent while it waited."""
-        if self._pipelined_bytes:
-            self._pipelined_bytes = 0
-            self._started_s = time.monotonic()
+        """Go on with what the client sent before it had its answer."""
+        self._pipelined_bytes = len(self._http.trailing_data[0])
+        if self._pipelined_bytes <= _MAX_PIPELINED_BYTES:
             self._transport.resume_reading()
+        if self._pipelined_bytes:
+            self._started_s = time.monotonic()
             self._advance()
 
     def _refuse(self, status: int, code: str, sentence: str) -> None:
@@ -231,7 +239,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._is_discarding = True
         if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             self._send(refusal(status, code, sentence, {"connection": "close"}))
-        self._loop.call_later(_DISCARD_S, self._transport.close)
+        self._loop.call_later(self._server.limits.discard_s, self._transport.close)
 
     def _send(self, response: HttpResponse) -> None:
         headers = {"content-length": str(len(response.body)), **response.headers}

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import threading
-import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -28,104 +20,20 @@ from node.agent.identity import (
     renew,
 )
 from protocol.messages import PollRequest
-from protocol.signing import MAX_SKEW_S, canonical, canonical_enrol, parse_headers, verify
-
-ROOT_V1 = b'{"payload":"root version 1"}'
-TOKEN = JoinToken("secret-of-sixteen-plus", hashlib.sha256(ROOT_V1).hexdigest())
+from tests.agent.plane import Plane
 
 
-class Plane(ThreadingHTTPServer):
-    """A far side that checks signatures for real and answers what the test sets."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.node = str(uuid4())
-        self.public_key = b""
-        self.generation = 1
-        self.clock_ahead_s = 0.0
-        self.root = ROOT_V1
-        self.refuse: tuple[int, dict[str, Any]] | None = None
-        self.seen: list[str] = []
-        self.challenges: set[str] = set()
-
-    def time(self) -> float:
-        return time.time() + self.clock_ahead_s
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+def _token(plane: Plane) -> JoinToken:
+    return JoinToken("secret-of-sixteen-plus", plane.director.pin)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Plane
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        """The test reads `seen` instead."""
-
-    def _answer(self, status: int, value: dict[str, Any], **headers: str) -> None:
-        raw = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("content-length", str(len(raw)))
-        for name, text in headers.items():
-            self.send_header(name.replace("_", "-"), text)
-        self.end_headers()
-        self.wfile.write(raw)
-
-    def _problem(self, status: int, code: str, **extra: Any) -> None:
-        self._answer(status, {"title": code, "status": status, "detail": f"Sentence of {code}.", "code": code, **extra})
-
-    def do_POST(self) -> None:
-        plane = self.server
-        body = self.rfile.read(int(self.headers["content-length"]))
-        plane.seen.append(self.path)
-        if self.path == "/agent/v1/enrol":
-            return self._enrol(json.loads(body))
-        fields, signature = parse_headers(self.headers)  # type: ignore[arg-type]
-        assert verify(plane.public_key, signature, canonical("POST", self.path, body, fields))
-        if abs(float(fields.time) - plane.time()) > MAX_SKEW_S and fields.challenge not in plane.challenges:
-            plane.challenges.add("prove-it")
-            return self._problem(401, "clock_skew", server_time=plane.time(), challenge="prove-it")
-        if plane.refuse:
-            status, extra = plane.refuse
-            return self._problem(status, **extra)
-        if self.path == "/agent/v1/renew":
-            plane.generation = fields.generation + 1
-            granted = {"generation": plane.generation, "expires": "2030-01-02T00:00:00Z"}
-            return self._answer(200, {**granted, "server_time": plane.time()})
-        return self._answer(
-            200,
-            {"server_time": plane.time(), "interval_s": 5, "jitter_s": 1, "phase": "active", "root_version": 1},
-        )
-
-    def _enrol(self, asked: dict[str, Any]) -> None:
-        key = base64.b64decode(asked["public_key"])
-        text = canonical_enrol(asked["token"], asked["public_key"], asked["name"], asked["hostname"], asked["zone"])
-        assert verify(key, base64.b64decode(asked["signature"]), text)
-        self.server.public_key = key
-        granted = {"node": self.server.node, "phase": "accepted", "generation": 1, "expires": "2030-01-01T00:00:00Z"}
-        chain = [base64.b64encode(self.server.root).decode()]
-        self._answer(200, {**granted, "trust_root": chain, "server_time": self.server.time()})
-
-
-@pytest.fixture
-def plane() -> Iterator[Plane]:
-    server = Plane()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def _join(plane: Plane, home: Path, accepted: list[list[bytes]] | None = None) -> tuple[ControlPlane, IdentityStore]:
+def _join(
+    plane: Plane, home: Path, accepted: list[list[bytes]] | None = None, *, token: JoinToken | None = None
+) -> tuple[ControlPlane, IdentityStore]:
     key = load_or_create_key(home)
     client, store = ControlPlane(plane.url, key), IdentityStore(home)
     keep = accepted if accepted is not None else []
-    enrol(store, client, key, Enrolment(TOKEN, "node-1", "zone-a"), accept_root=keep.append)
+    enrol(store, client, key, Enrolment(token or _token(plane), "node-1", "zone-a"), accept_root=keep.append)
     return client, store
 
 
@@ -142,7 +50,7 @@ def test_key_is_made_once_and_private(tmp_path: Path) -> None:
 def test_enrol_pins_the_root_and_stores_the_identity(plane: Plane, tmp_path: Path) -> None:
     accepted: list[list[bytes]] = []
     client, store = _join(plane, tmp_path, accepted)
-    assert accepted == [[ROOT_V1]]
+    assert accepted == [plane.director.roots]
     identity = store.load()
     assert identity is not None
     assert identity.credential() == client.credential
@@ -150,9 +58,8 @@ def test_enrol_pins_the_root_and_stores_the_identity(plane: Plane, tmp_path: Pat
 
 
 def test_a_server_with_another_root_is_refused_and_nothing_is_stored(plane: Plane, tmp_path: Path) -> None:
-    plane.root = b'{"payload":"an impostor"}'
     with pytest.raises(Permanent) as refused:
-        _join(plane, tmp_path)
+        _join(plane, tmp_path, token=JoinToken("secret-of-sixteen-plus", "0" * 64))
     assert refused.value.code == "root_not_pinned"
     assert IdentityStore(tmp_path).load() is None
 

@@ -117,14 +117,14 @@ def test_env_example_can_be_used_as_it_is(tmp_path: Path) -> None:
     assert int(done.stdout) == len(set(environment) & set(settings_variables()))
 
 
-def test_caddyfile_routes_like_make_up() -> None:
+def test_caddyfile_routes_like_make_up(tmp_path: Path) -> None:
     from controlplane.supervisor.edge import LIVE_PATHS, find_caddy
 
     text = (ROOT / "docker/Caddyfile").read_text()
     assert f"@live path {' '.join(LIVE_PATHS)}\n" in text
     done = subprocess.run(
         [find_caddy(), "validate", "--adapter", "caddyfile", "--config", str(ROOT / "docker/Caddyfile")],
-        env={"FARRIER_ORIGIN": "https://farrier.localhost:8700", "HOME": "/nonexistent"},
+        env={"FARRIER_ORIGIN": "https://farrier.localhost:8700", "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,

@@ -21,6 +21,7 @@ from controlplane.supervisor.layout import LONGEST_HOME, Layout, layout_for
 from controlplane.supervisor.logs import LogFile, Terminal
 from controlplane.supervisor.processes import Environments, Site
 from controlplane.supervisor.statefile import Lock
+from tests.supervisor.conftest import eventually
 from tests.supervisor.harness import ROOT
 
 
@@ -53,6 +54,25 @@ def test_taken_gateway_port_names_its_setting(site: Site, listener: socket.socke
         check_ports(taken)
 
 
+def test_gateway_that_outlived_its_agent_is_no_stranger(site: Site) -> None:
+    port = procfs.free_port()
+    home = site.layout.node("node-1")
+    code = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(60)"
+    mine = replace(site, nodes=1, gateway_port_base=port - 1)
+    for argument, adopted in ((str(home / "gateway.json"), True), ("elsewhere", False)):
+        gateway = subprocess.Popen([sys.executable, "-c", code, str(port), argument])
+        try:
+            eventually(lambda: not procfs.port_is_free(port), "the gateway's listening")
+            if adopted:
+                check_ports(mine)
+            else:
+                with pytest.raises(SupervisorError, match="is taken by"):
+                    check_ports(mine)
+        finally:
+            gateway.kill()
+            gateway.wait()
+
+
 def test_secrets_are_made_once_and_private(tmp_path: Path) -> None:
     path = tmp_path / "secrets.json"
     made = credentials.load_or_create(path)
@@ -77,12 +97,13 @@ def test_long_home_gets_a_short_alias(tmp_path: Path) -> None:
     try:
         assert layout.home != home
         assert len(str(layout.home)) <= LONGEST_HOME
-        home.mkdir()
         layout.prepare()
         assert (home / "run").is_dir()
         assert layout_again == layout
+        assert reset(layout, Terminal(StringIO()), lambda _: True)
+        assert not layout.home.is_symlink()
     finally:
-        layout.home.unlink()
+        layout.home.unlink(missing_ok=True)
 
 
 def test_foreign_alias_is_refused(tmp_path: Path) -> None:
@@ -106,7 +127,7 @@ def test_log_follows_whole_lines_and_rotates_under_the_writer(tmp_path: Path, mo
         assert log.new_lines() == []
         writer.write(b"line\nwith \x1b[31mcolour\n" + b"x" * 60 + b"\n")
         writer.flush()
-        assert log.new_lines()[:2] == ["half a line", "with [31mcolour"]
+        assert log.new_lines()[:2] == ["half a line", "with colour"]
         log.rotate_if_large()
         writer.write(b"after\n")
         writer.flush()

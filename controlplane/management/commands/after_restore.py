@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from apps.audit.services import mark_restored
-from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
+
+from apps.audit.services import mark_restored
+from controlplane.management.owner import migrate_as_owner
 
 
 class Command(BaseCommand):
@@ -13,8 +14,7 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def handle(self, *_args: Any, **_options: Any) -> None:
-        owner = "owner" if "owner" in settings.DATABASES else "default"
-        call_command("migrate", database=owner, interactive=False, verbosity=0)
+        migrate_as_owner()
         call_command("grant_app_role")
         # Transaction ids start over in a restored cluster; the order of audit events must not.
         mark_restored()

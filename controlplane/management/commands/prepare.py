@@ -2,22 +2,19 @@
 
 from typing import Any
 
-from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
 
-from controlplane.management.options import layout_from_settings
-from controlplane.supervisor.credentials import load_or_create
+from controlplane.management.owner import migrate_as_owner
 
 
 class Command(BaseCommand):
     help = "Migrate, give the web's role its rights, make keys and users, gather static files."
+    requires_system_checks = []  # `migrate` runs them, in a process of its own
 
     def handle(self, *_args: Any, **_options: Any) -> None:
-        # `make up` has made them already; a deployment that starts its processes itself has not.
-        load_or_create(layout_from_settings().secrets)
-        owner = "owner" if "owner" in settings.DATABASES else "default"
-        call_command("migrate", database=owner, interactive=False, verbosity=1)
+        migrate_as_owner()
+        self.stdout.write("The database is migrated.")
         call_command("grant_app_role")
         call_command("bootstrap")
         call_command("collectstatic", interactive=False, verbosity=0)

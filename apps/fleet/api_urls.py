@@ -1,0 +1,13 @@
+"""REST addresses of this app, below /api/v1/."""
+
+from django.urls import path
+
+from apps.fleet import api
+
+urlpatterns = [
+    path("pools", api.PoolList.as_view()),
+    path("nodes", api.NodeList.as_view()),
+    path("nodes/<slug:name>", api.NodeDetail.as_view()),
+    *(path(f"nodes/<slug:name>:{verb}", api.NodeVerb.as_view(verb=verb)) for verb in api.VERBS),
+    path("join-tokens", api.JoinTokenList.as_view()),
+]
