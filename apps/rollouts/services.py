@@ -222,14 +222,8 @@ def pause_rollout(
         locked = _locked(rollout)
         command.check(locked, Role.OPERATOR)
         if locked.phase == Phase.PAUSED:
-<<<<<<< HEAD
             why = PauseReason(locked.pause_reason).label
             raise Conflict("already_paused", f"Rollout {locked} is paused already: {why}.")
-=======
-            raise Conflict(
-                "already_paused", f"Rollout {locked} is paused already: {locked.get_pause_reason_display()}."
-            )
->>>>>>> console
         deadline = now + timedelta(seconds=DEFAULT_LIMITS.operator_s)
         changes = {"pause_reason": PauseReason.OPERATOR, "phase_deadline": deadline}
         _move(locked, Phase.PAUSED, command, changes)
@@ -295,13 +289,7 @@ def place_hold(*, version: ModelVersion, actor: Actor, reason: str, now: datetim
         raise DomainError("reason_missing", f"Say why {version} must not be rolled out: the next one to try reads it.")
     rollout = Rollout.objects.filter(version=version).order_by("-number").first()
     if rollout is None:
-<<<<<<< HEAD
         raise Conflict("never_rolled_out", f"{version} was never rolled out; a hold names the rollout behind it.")
-=======
-        raise Conflict(
-            "never_rolled_out", f"{version} was never rolled out; a hold names the rollout that speaks for it."
-        )
->>>>>>> console
     try:
         with transaction.atomic():
             hold = Hold.objects.create(
