@@ -51,7 +51,9 @@ def traffic_charts(user: User, model: RegisteredModel, wanted: str, now: datetim
         return []
     minutes = bucket / timedelta(minutes=1)
     return [
-        _chart(rows, "requests", "Requests", "/min", lambda row: row.requests / minutes, now - length, now, bucket, 0.0),
+        _chart(
+            rows, "requests", "Requests", "/min", lambda row: row.requests / minutes, now - length, now, bucket, 0.0
+        ),
         _chart(rows, "p99", "p99 latency", "ms", lambda row: row.p99_us / 1_000, now - length, now, bucket, None),
         _chart(
             rows, "errors", "Errors", "%", lambda row: 100 * row.errors / row.requests, now - length, now, bucket, None

@@ -167,11 +167,11 @@ function drawPlot(holder) {
   const axis = { font, stroke: token("--mut"), grid: { stroke: token("--line"), width: 1 }, ticks: { show: false } };
   const options = {
     width: holder.clientWidth,
-    height: 190,
+    height: 180,
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
     cursor: { sync: { key: "page" } },
     scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-    axes: [{ ...axis, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 46 }],
+    axes: [{ ...axis, size: 26, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 46 }],
     series: [
       { label: "UTC", value: (_, seconds) => (seconds == null ? "–" : clock(seconds)) },
       ...names.map((label, at) => ({

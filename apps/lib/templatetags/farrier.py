@@ -18,6 +18,7 @@ from apps.lib.shapes import ICONS, STATES
 
 register = template.Library()
 
+LABEL_CHARS = 64
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -113,6 +114,14 @@ def short(digest: str | None) -> str:
     return digest if len(digest) <= 12 else f"{digest[:4]}…{digest[-3:]}"
 
 
+@register.filter
+def short_label(label: str) -> str:
+    """Return an object's label, shortened where it is a digest or as good as one."""
+    if len(label) < LABEL_CHARS:
+        return label
+    return short(label) if " " not in label else f"{label[: LABEL_CHARS - 1]}…"
+
+
 @register.simple_tag
 def digest(value: str | None) -> SafeString | str:
     """Return a short digest that shows the whole on hover and copies it on a click."""
@@ -186,12 +195,13 @@ def page_link(context: Context, number: int, text: str) -> SafeString:
 
 _VERBS = {
     "rollout.started": "Rollout asked for",
+    "storedblob.stored": "Artifact stored",
     "rollout.stage_ready": "Nodes are ready",
     "rollout.window_extended": "Window extended",
     "rollout.node_excluded": "Node left out of the evidence",
     "rollout.node_included": "Node counts again",
     "join_token.created": "Join token made",
-    "model_version.published": "Version published",
+    "modelversion.published": "Version published",
 }
 
 
