@@ -61,7 +61,7 @@ def analyse(stage: AnalysingStage, alpha: float, data: StageData) -> list[Findin
     pairs = _shadow_pairs(data.comparisons) if isinstance(stage, ShadowStage) else _live_pairs(data)
     findings: list[Finding] = []
     for rule in stage.metrics:
-        job = _Job(rule, alpha, stage.min_samples, data, pairs)
+        job = _Job(rule, alpha, stage.needed(rule), data, pairs)
         try:
             findings += _METRICS[rule.name](job)
         except DataFault as fault:

@@ -36,7 +36,7 @@ class Finding:
 
 def points(share: float) -> str:
     """Say a share's change in percentage points, with its sign."""
-    return f"{100.0 * share:+.1f}".replace("-", "−")
+    return f"{round(100.0 * share, 1) + 0.0:+.1f}".replace("-", "−")  # + 0.0: no «−0.0»
 
 
 def mean(x: Floats) -> float | None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
-from apps.access.models import Role, Team, User
+from apps.access.models import Role, Team, User, slug_validator
 from apps.access.services import require_actor
 from apps.audit.transitions import Actor, Stale, move, record
 from apps.lib.errors import Conflict, DomainError, Forbidden
@@ -61,11 +62,17 @@ ABORT_TRIES = 5
 def create_strategy(
     *, team: Team, slug: str, stages: Sequence[Any], actor: Actor, now: datetime, description: str = ""
 ) -> Strategy:
-    """Write a strategy down once it is sure that it can work. Raises DomainError: bad_plan, too_few_samples, bad_slug."""
+    """Write a strategy down once it is sure that it can work.
+
+    Raises DomainError: bad_plan, too_few_samples, bad_slug; Conflict: strategy_exists.
+    """
     require_actor(actor, team, Role.OPERATOR)
     plan = parse_plan(list(stages))
     strategy = Strategy(team=team, slug=slug, description=description, stages=dump_plan(plan))
-    strategy.clean_fields()
+    try:
+        slug_validator(slug)
+    except ValidationError as bad:
+        raise DomainError("bad_slug", f"«{slug}» can't name a strategy: {bad.messages[0]}") from bad
     try:
         with transaction.atomic():
             strategy.save(force_insert=True)
@@ -215,7 +222,8 @@ def pause_rollout(
         locked = _locked(rollout)
         command.check(locked, Role.OPERATOR)
         if locked.phase == Phase.PAUSED:
-            raise Conflict("already_paused", f"Rollout {locked} is paused already: {locked.get_pause_reason_display()}.")
+            why = PauseReason(locked.pause_reason).label
+            raise Conflict("already_paused", f"Rollout {locked} is paused already: {why}.")
         deadline = now + timedelta(seconds=DEFAULT_LIMITS.operator_s)
         changes = {"pause_reason": PauseReason.OPERATOR, "phase_deadline": deadline}
         _move(locked, Phase.PAUSED, command, changes)
@@ -281,7 +289,7 @@ def place_hold(*, version: ModelVersion, actor: Actor, reason: str, now: datetim
         raise DomainError("reason_missing", f"Say why {version} must not be rolled out: the next one to try reads it.")
     rollout = Rollout.objects.filter(version=version).order_by("-number").first()
     if rollout is None:
-        raise Conflict("never_rolled_out", f"{version} was never rolled out; a hold names the rollout that speaks for it.")
+        raise Conflict("never_rolled_out", f"{version} was never rolled out; a hold names the rollout behind it.")
     try:
         with transaction.atomic():
             hold = Hold.objects.create(
@@ -321,9 +329,7 @@ def _locked(rollout: Rollout) -> Rollout:
     return rows.get(pk=rollout.pk)
 
 
-def _move(
-    rollout: Rollout, to: str, command: _Command, changes: dict[str, Any], verb: str | None = None
-) -> None:
+def _move(rollout: Rollout, to: str, command: _Command, changes: dict[str, Any], verb: str | None = None) -> None:
     move(rollout, to, actor=command.actor, reason=command.reason.strip(), now=command.now, changes=changes, verb=verb)
     _ring(rollout, command.now)
 

@@ -49,6 +49,7 @@ class MetricRule(Strict):
     name: MetricName
     margin: float = Field(gt=0.0, lt=1.0)
     required: bool = True
+    min_samples: int | None = Field(default=None, ge=1, le=10_000_000)  # None: the stage's
 
     @model_validator(mode="after")
     def _may_decide(self) -> MetricRule:
@@ -121,6 +122,10 @@ class Analysing(Strict):
         if self.max_duration_s < max(self.window_s, self.bake_s):
             raise ValueError("max_duration_s must be at least window_s and bake_s")
         return self
+
+    def needed(self, rule: MetricRule) -> int:
+        """Return how many samples a metric must have before it may pass."""
+        return rule.min_samples or self.min_samples
 
     @property
     def required(self) -> tuple[MetricRule, ...]:
@@ -206,6 +211,8 @@ _PLAN: TypeAdapter[Plan] = TypeAdapter(Annotated[Plan, Field(min_length=1, max_l
 
 def parse_plan(stages: Any) -> Plan:
     """Return the typed stages of a plan given as JSON data. Raises DomainError(`bad_plan`) with one sentence."""
+    if not isinstance(stages, (list, tuple)):
+        raise DomainError("bad_plan", "A plan is a list of stages, the last one «full».")
     try:
         plan = _PLAN.validate_python(stages)
     except ValidationError as bad:
@@ -239,10 +246,10 @@ def _check_samples(plan: Sequence[AnyStage]) -> None:
             continue
         for rule in stage.required:
             fewest = rule.fewest_samples(alpha)
-            if stage.min_samples < fewest:
+            if stage.needed(rule) < fewest:
                 raise DomainError(
                     "too_few_samples",
-                    f"Stage {index + 1} ({stage.label}) asks for {stage.min_samples} samples, but {rule.name} within "
+                    f"Stage {index + 1} ({stage.label}) asks for {stage.needed(rule)} samples, but {rule.name} within "
                     f"{rule.margin:g} takes at least {fewest} to prove; raise min_samples or widen the margin.",
                 )
 

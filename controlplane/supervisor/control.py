@@ -144,6 +144,8 @@ def reset(layout: Layout, terminal: Terminal, confirm: Callable[[str], bool]) ->
     end_leftovers(StateFile(layout.states), terminal)
     shut_down_nodes(layout, terminal)
     _delete(home, cluster_folder(home))
+    if layout.home.is_symlink():
+        layout.home.unlink()  # the short name of a home with a long one
     terminal.say(f"Deleted {home}.")
     return True
 

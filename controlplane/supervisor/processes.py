@@ -1,6 +1,5 @@
 """What `make up` runs, as data. To add a process, add a ProcessSpec to `platform`, `fleet` or `story`."""
 
-import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -112,12 +111,14 @@ def platform(site: Site) -> list[ProcessSpec]:
 def _celery(name: str, arguments: tuple[str, ...], site: Site) -> ProcessSpec:
     is_beat = arguments[0] == "beat"
     options = () if is_beat else ("-n", f"{name}@%h", "--without-gossip", "--without-mingle")
+    env = site.environments.web if is_beat else site.environments.worker
     return ProcessSpec(
         name=name,
         command=python("-m", "celery", "-A", "workers.celery", "--quiet", *arguments, *options, "--loglevel", "INFO"),
         # Beat comes late and leaves early: between them every tick has somebody to do it.
         wave=WAVE_ENTRY if is_beat else WAVE_PLATFORM,
-        env=site.environments.web if is_beat else site.environments.worker,
+        # Containers run everything as root, and ours accept no pickle, which is what the warning is about.
+        env={**env, "PYTHONWARNINGS": "ignore:You're running the worker with superuser privileges"},
         cwd=site.layout.root,
         # They listen on no socket: a worker says itself once it takes messages.
         ready=Probe(settle_s=2.0) if is_beat else Probe(log_pattern=r"@\S+ ready\.$"),
@@ -136,7 +137,7 @@ def _agent(site: Site, number: int) -> ProcessSpec:
     home.mkdir(parents=True, exist_ok=True)
     port = site.gateway_port_base + number
     command = python(
-        "-m", "node.agent", "run", "--home", str(home), "--server", site.origin,
+        "-m", "node.agent", "--home", str(home), "--server", site.origin,
         "--name", site.node_name(number), "--zone", ZONES[(number - 1) % len(ZONES)],
         "--gateway-port", str(port), "--join-token-file", str(home / "join-token"),
     )  # fmt: skip
@@ -171,6 +172,5 @@ def story(site: Site) -> list[ProcessSpec]:
             cwd=site.layout.root,
             ready=Probe(settle_s=1.0),
             restart=Restart.NEVER,
-            stop_signal=signal.SIGINT,
         )
     ]

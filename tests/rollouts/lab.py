@@ -22,7 +22,7 @@ from protocol.telemetry_pb2 import ComparisonRow, InferenceRow, TelemetryBatch
 from tests.fleet import builders
 
 STEP_S = 2.0
-REQUESTS_A_STEP = 20  # of each node
+REQUESTS_A_STEP = 60  # of each node
 
 
 @dataclass

@@ -77,12 +77,13 @@ def test_long_home_gets_a_short_alias(tmp_path: Path) -> None:
     try:
         assert layout.home != home
         assert len(str(layout.home)) <= LONGEST_HOME
-        home.mkdir()
         layout.prepare()
         assert (home / "run").is_dir()
         assert layout_again == layout
+        assert reset(layout, Terminal(StringIO()), lambda _: True)
+        assert not layout.home.is_symlink()
     finally:
-        layout.home.unlink()
+        layout.home.unlink(missing_ok=True)
 
 
 def test_foreign_alias_is_refused(tmp_path: Path) -> None:
