@@ -9,6 +9,8 @@ import logging
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from node.agent import AGENT_VERSION
@@ -25,8 +27,8 @@ from node.agent.settings import Settings
 log = logging.getLogger("agent")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns its exit status (1: it failed and said why, 2: usage)."""
+def main(arguments: list[str] | None = None, *, now: Callable[[], float] = time.time) -> int:
+    """Run the command by the wall clock `now`; returns its exit status (1: it failed and said why, 2: usage)."""
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] in (["shutdown"], ["status"]):
         return _tool(words)
@@ -35,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.getLogger("httpcore2").setLevel(logging.WARNING)
     try:
-        return _run(settings)
+        return _run(settings, now)
     except (AgentError, OSError) as failed:
         log.error("%s", failed)
         return 1
@@ -71,7 +73,7 @@ def _settings(found: argparse.Namespace) -> Settings:
     )
 
 
-def _run(settings: Settings) -> int:
+def _run(settings: Settings, now: Callable[[], float]) -> int:
     home = Home(settings.home)
     home.prepare()
     lock = os.open(home.path / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -81,7 +83,7 @@ def _run(settings: Settings) -> int:
         log.error("another agent runs in %s; stop it, or give this one a home of its own", home.path)
         return 1
     raise_open_files()
-    agent = Agent(settings)
+    agent = Agent(settings, now=now)
     me = find(os.getpid())
     if me is not None:
         Records(home).put(AGENT, me)
@@ -100,8 +102,13 @@ def _tool(words: list[str]) -> int:
     if words[0] == "status":
         sys.stdout.write(json.dumps(status(home), indent=1) + "\n")
         return 0
-    shutdown(home, lambda line: sys.stdout.write(line + "\n"))
+    shutdown(home, _say)
     return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -116,7 +116,8 @@ class Agent:
         """One round of observe, plan, act and report; True while something is under way."""
         now_s = time.monotonic()
         statuses = self._ensure_services(now_s)
-        snapshot = self._observe(now_s)
+        comparator = statuses.get("ComparatorReady")
+        snapshot = self._observe(now_s, is_comparing=comparator is not None and comparator.is_ready)
         actions = planner.plan(snapshot, now_s)
         for action in actions:
             self._act(action, now_s, is_zygote_ready=statuses["ZygoteReady"].is_ready)
@@ -126,7 +127,7 @@ class Agent:
         is_waiting = any(engine.state in unsettled for engine in snapshot.engines.values())
         return bool(actions) or is_waiting or not all(status.is_ready for status in statuses.values())
 
-    def _observe(self, now_s: float) -> Snapshot:
+    def _observe(self, now_s: float, *, is_comparing: bool) -> Snapshot:
         engines, ended = self._slots.observe(now_s)
         for end in ended:
             log.warning("an engine of %s ended: %s (%s)", end.key.model, end.sentence, end.code)
@@ -148,6 +149,7 @@ class Agent:
             good=dict(self._good.by_model),
             routes=self._gateway.wanted,
             is_routed=in_force is not None,
+            is_comparing=is_comparing,
         )
 
     def _wanted(self) -> tuple[Deployment, ...]:

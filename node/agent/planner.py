@@ -116,6 +116,7 @@ class Snapshot:
     good: Mapping[str, Good] = field(default_factory=dict)
     routes: tuple[ModelRoute, ...] = ()  # last written for the gateway
     is_routed: bool = True  # whether the gateway says that it follows them
+    is_comparing: bool = True  # whether the comparator takes copies
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,12 @@ def _mirror(baseline: Deployment, deployments: Iterable[Deployment], s: Snapshot
     for candidate in deployments:
         if candidate.rollout is None or candidate is baseline:
             continue  # a comparison belongs to a rollout
-        if candidate.mirror_percent and _is_ready(key_of(candidate), s) and _is_ready(key_of(baseline), s):
+        if (
+            s.is_comparing
+            and candidate.mirror_percent
+            and _is_ready(key_of(candidate), s)
+            and _is_ready(key_of(baseline), s)
+        ):
             return Mirror(candidate.mirror_percent, key_of(baseline), key_of(candidate), candidate)
     return None
 

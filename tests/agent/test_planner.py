@@ -130,6 +130,11 @@ TABLE: list[tuple[str, Snapshot, list[Action]]] = [
         [Route((_route((V1, 100), mirror=_mirror_of(SHADOW)),))],
     ),
     (
+        "nothing is copied while no comparator takes it",
+        replace(CANARY, is_comparing=False),
+        [Route((_route((V2, 10), (V1, 90)),))],
+    ),
+    (
         "a baseline that is restarted keeps its share, the candidate keeps to its own",
         replace(CANARY, engines=_engines((V1, STARTING), (V2, READY))),
         [Route((_route((V2, 10), (V1, 90)),))],
