@@ -45,9 +45,7 @@ def nodes(layout: Layout, supervisor: Supervisor) -> None:
     """The node agents; what they start (fork server, engines, gateway, comparator) is theirs."""
     env = Env()
     plain = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    site = Site(
-        layout, Environments(plain, {}, {}), "127.0.0.1", port_of(env.origin), env.gateway_port_base, env.nodes
-    )
+    site = Site(layout, Environments(plain, {}, {}), "127.0.0.1", port_of(env.origin), env.gateway_port_base, env.nodes)
     supervisor.start(fleet(site))
 
 

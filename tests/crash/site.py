@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import redis
 from psycopg.rows import dict_row
 
 from cli.client import Client
@@ -187,6 +188,17 @@ class Site:
         """Whether a process of the control plane is ready again after it was killed."""
         row = self.control.rows().get(name)
         return row is not None and row.state == "ready" and row.restarts >= kills
+
+    def database_backend(self) -> int:
+        """Pid of a backend that works for web or workers: its death makes PostgreSQL end all others and recover."""
+        query = "SELECT pid FROM pg_stat_activity WHERE usename = 'farrier_app' ORDER BY state_change DESC LIMIT 1"
+        return int(self.rows(query)[0]["pid"])
+
+    def wipe_broker(self) -> None:
+        """FLUSHALL: every message and every queue is gone."""
+        url = json.loads(environment_file(self.layout).read_text())["REDIS_URL"]
+        with redis.Redis.from_url(url) as broker:
+            broker.flushall()
 
     def kill_on_node(self, number: int, name: str, where: str) -> int:
         """SIGKILL what an agent keeps running (gateway, comparator, zygote); returns the pid it had."""
