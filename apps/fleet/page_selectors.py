@@ -15,6 +15,7 @@ from apps.access.models import User
 from apps.access.selectors import for_user
 from apps.fleet.models import Condition, DesiredDeployment, Gpu, Node, NodePhase, ReportedDeployment
 from apps.lib.errors import NotFound
+from apps.lib.templatetags.farrier import size
 from protocol.messages import DeploymentState
 
 OVERDUE_POLLS = 3
@@ -210,6 +211,19 @@ def deployments(node: Node) -> tuple[list[Row], list[ReportedDeployment]]:
     desired = node.desired.select_related("model", "version", "artifact").defer("artifact__manifest")
     rows = [Row(want, reported.pop(want.pk, None)) for want in desired.order_by("model__slug", "role")]
     return rows, list(reported.values())
+
+
+def hardware(node: Node) -> list[tuple[str, str]]:
+    """Return the plain facts that the node told of its host, units said."""
+    facts = []
+    for name, value in sorted(node.hardware.items()):
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            continue
+        if name.endswith("_bytes"):
+            facts.append((name.removesuffix("_bytes").replace("_", " "), size(int(value))))
+        else:
+            facts.append((name.replace("_", " "), str(value)))
+    return facts
 
 
 def where_runs(user: User, model: UUID) -> list[tuple[DesiredDeployment, str]]:

@@ -88,14 +88,16 @@ def node(request: HttpRequest, name: str) -> HttpResponse:
 def _node(request: HttpRequest, name: str, failed: Failed | None = None) -> HttpResponse:
     found = reads.get_node(request.user, name)
     rows, strays = reads.deployments(found)
+    gpus = list(found.gpus.order_by("index"))
     context = {
         "node": found,
         "rows": rows,
         "strays": strays,
         "conditions": found.conditions.order_by("type"),
         "refusals": found.refusals.order_by("-at")[:20],
-        "gpus": found.gpus.order_by("index"),
-        "hardware": [(name, value) for name, value in found.hardware.items() if isinstance(value, (str, int, float))],
+        "gpus": gpus,
+        "hardware": reads.hardware(found),
+        "simulated": any(gpu.simulated for gpu in gpus),
         "key": bytes(found.public_key).hex(),
         "silent": selectors.overdue(found, timezone.now()),
         "actions": _offered(request, found),

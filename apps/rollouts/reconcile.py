@@ -93,8 +93,10 @@ def _steps(rollout_id: UUID, epoch: int, now: datetime) -> datetime:
             snapshot = replace(snapshot, findings=tuple(judged.findings))
         actions = plan(snapshot, now, limits())
         next_look = next((action.until for action in actions if isinstance(action, Await)), next_look)
+        failpoints.pass_by("rollout.decided")
         if not apply(loaded, actions, judged, now):
             break
+        failpoints.pass_by("rollout.committed")
     return next_look
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import secrets
 import threading
 import time
@@ -27,6 +26,7 @@ from protocol.messages import (
     PollResponse,
     Problem,
     RenewResponse,
+    RootResponse,
     TelemetryAck,
     WaitResponse,
 )
@@ -114,11 +114,11 @@ class ControlPlane:
     def root_envelopes(self, after: int) -> list[bytes]:
         """Return the trust root's envelopes with versions above `after`, oldest first, unverified."""
         with self._signed("GET", f"/agent/v1/root?after={after}") as answer:
-            raw = _checked(answer)
+            message = _parse(RootResponse, _checked(answer))
         try:
-            return [base64.b64decode(envelope, validate=True) for envelope in json.loads(raw)["trust_root"]]
-        except (KeyError, TypeError, ValueError) as bad:
-            raise Temporary("bad_answer", f"The root chain of {len(raw)} bytes is malformed: {bad}.") from None
+            return [base64.b64decode(envelope, validate=True) for envelope in message.trust_root]
+        except ValueError as bad:
+            raise Temporary("bad_answer", f"The root chain is malformed: {bad}.") from None
 
     def manifest(self, digest: str) -> bytes:
         """Return the DSSE envelope of an assigned artifact's manifest, unverified."""

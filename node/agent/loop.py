@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import httpx2
 
 from aifb.trust import Deployment
-from node.agent import planner
+from node.agent import AGENT_VERSION, planner
 from node.agent.backoff import Backoff
 from node.agent.board import Board
 from node.agent.cache import ArtifactCache
@@ -125,7 +125,7 @@ class Agent:
         self._report(snapshot, statuses)
         unsettled = {EngineState.STARTING, EngineState.WARMING, EngineState.DRAINING}
         is_waiting = any(engine.state in unsettled for engine in snapshot.engines.values())
-        return bool(actions) or is_waiting or not all(status.is_ready for status in statuses.values())
+        return bool(actions) or is_waiting or any(status.is_starting for status in statuses.values())
 
     def _observe(self, now_s: float, *, is_comparing: bool) -> Snapshot:
         engines, ended = self._slots.observe(now_s)
@@ -238,7 +238,7 @@ class Agent:
         command = python_command("node.engine.zygote", "--socket", str(self._home.socket("zygote.sock")))
         return Service(
             self._home, self._records, "zygote", command,
-            is_ready=self._slots.zygote_answers, start_timeout_s=120.0,
+            is_ready=self._slots.zygote_answers, reads=AGENT_VERSION.encode(), start_timeout_s=120.0,
         )  # fmt: skip
 
     def _make_comparator(self) -> Service:
@@ -249,7 +249,10 @@ class Agent:
             *("--socket", str(self._home.socket("cmp.sock"))),
             *("--health-socket", str(health)),
         )
-        return Service(self._home, self._records, "comparator", command, is_ready=lambda: health_says_ready(health))
+        return Service(
+            self._home, self._records, "comparator", command,
+            is_ready=lambda: health_says_ready(health), reads=AGENT_VERSION.encode(),
+        )  # fmt: skip
 
     def _report(self, snapshot: Snapshot, statuses: dict[str, Status]) -> None:
         at = self._utc()

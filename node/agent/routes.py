@@ -20,6 +20,7 @@ COMPARATOR = "comparator"
 USER_HEADER = "x-user-id"
 MODEL_HEADER = "x-model-id"
 NODE_HEADER = "x-farrier-node"
+REPLAY_HEADER = "x-farrier-replay"
 REQUEST_TIMEOUT_S = 30
 MAX_BODY_BYTES = 4 << 20  # what an engine takes; a request is kept that long, so that it can be tried again
 MAX_CONNECTIONS = 4_096
@@ -165,6 +166,8 @@ def route_table(routes: Iterable[ModelRoute], *, node: str, version: str) -> Jso
         "@type": f"{_TYPE}envoy.config.route.v3.RouteConfiguration",
         "name": "models",
         "virtual_hosts": [host],
+        # by this header the comparator asks engines not to log: nobody outside may
+        "request_headers_to_remove": [REPLAY_HEADER],
         "response_headers_to_add": [
             {"header": {"key": NODE_HEADER, "value": node}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
         ],

@@ -70,6 +70,7 @@ class Status:
     is_ready: bool
     code: str = ""
     sentence: str = ""
+    is_starting: bool = False  # worth looking again soon
 
 
 class Service:
@@ -125,7 +126,7 @@ class Service:
         if now_s - self._started_s > self._start_timeout_s:
             log.error("%s doesn't answer for %.0f s: it is started anew", self.name, self._start_timeout_s)
             process.end(grace_s=2.0)
-        return Status(False, f"{self.name}_starting", f"The {self.name} runs but isn't ready yet.")
+        return self._starting()
 
     def _start(self, now_s: float) -> Status:
         if now_s < self._not_before_s:
@@ -145,7 +146,10 @@ class Service:
         delay = self._backoff.next_s()
         self._not_before_s = now_s + (0.0 if self._was_ready else delay)
         self._started_s, self._was_ready = now_s, False
-        return Status(False, f"{self.name}_starting", f"The {self.name} is starting.")
+        return self._starting()
+
+    def _starting(self) -> Status:
+        return Status(False, f"{self.name}_starting", f"The {self.name} is starting.", is_starting=True)
 
     def _last_words(self) -> str:
         with open(self.log_file, "rb") as printed:

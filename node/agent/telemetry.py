@@ -89,16 +89,25 @@ class Outbox:
         (self._folder / str(name)).unlink(missing_ok=True)
 
     def add(self, node: str, rows: list[Row], sources: list[Path], clock_offset_s: float) -> int:
-        """Turn all rows of some spool files into batches, then delete the files; returns the number of batches."""
+        """Turn all rows of some spool files into batches, then delete the files; returns the number of batches.
+
+        Raises OSError (no space): the files stay, and no batch of theirs does.
+        """
         parts = list(_cut(rows))
-        names = [source.name for source in sources]
-        for number, part in enumerate(parts):
-            name = BatchName(self._boot.number, self._boot.id, self._next_seq + number)
-            batch = TelemetryBatch(node=node, boot_id=name.boot_id, seq=name.seq, clock_offset_s=clock_offset_s)
-            batch.inference.extend(row for row in part if isinstance(row, InferenceRow))
-            batch.comparison.extend(row for row in part if isinstance(row, ComparisonRow))
-            write_json(self._note(name), {"sources": names, "parts": len(parts)})
-            write_atomically(self._folder / str(name), batch.SerializeToString(deterministic=True))
+        names = [BatchName(self._boot.number, self._boot.id, self._next_seq + number) for number in range(len(parts))]
+        note = {"sources": [source.name for source in sources], "parts": len(parts)}
+        try:
+            for name, part in zip(names, parts, strict=True):
+                batch = TelemetryBatch(node=node, boot_id=name.boot_id, seq=name.seq, clock_offset_s=clock_offset_s)
+                batch.inference.extend(row for row in part if isinstance(row, InferenceRow))
+                batch.comparison.extend(row for row in part if isinstance(row, ComparisonRow))
+                write_json(self._note(name), note)
+                write_atomically(self._folder / str(name), batch.SerializeToString(deterministic=True))
+                pass_by("batch_written")
+        except OSError:
+            for name in names:
+                self.acknowledge(name)
+            raise
         self._next_seq += len(parts)
         for source in sources:
             source.unlink(missing_ok=True)

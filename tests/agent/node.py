@@ -94,6 +94,11 @@ class Node:
         url = f"http://127.0.0.1:{self.port}/v2/models/{MODEL}/infer"
         return httpx2.post(url, json=INPUT, headers=dict(headers or {}), timeout=timeout_s, trust_env=False)
 
+    def is_up(self) -> bool:
+        """Whether the gateway takes connections."""
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
     def versions(self, count: int) -> Counter[str]:
         """Which versions answer `count` requests."""
         with httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30.0, trust_env=False) as client:

@@ -57,6 +57,7 @@ class Plane:
     spoil_data: Callable[[int, bytes], bytes] | None = None  # (file offset, bytes) → bytes that are sent instead
     trickle_s: float = 0.0  # pause before each byte of data
     lose_acknowledgements: bool = False
+    refuse_rows_of: str = ""  # a request id whose batch is refused as malformed
     url: str = ""
 
     def time(self) -> float:
@@ -211,12 +212,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _telemetry(self, body: bytes) -> None:
         plane = self.plane
-        plane.batches.append(body)
         batch = TelemetryBatch.FromString(body)
+        if any(row.request_id == plane.refuse_rows_of for row in batch.inference):
+            return self._problem(400, "bad_batch")
+        plane.batches.append(body)
         if plane.lose_acknowledgements:
             self.close_connection = True
-            return
-        self._json({"boot_id": batch.boot_id, "seq": batch.seq})
+            return None
+        return self._json({"boot_id": batch.boot_id, "seq": batch.seq})
 
     def _artifact(self, artifact: Published, part: str) -> None:
         if part == "manifest":
