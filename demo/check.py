@@ -113,6 +113,7 @@ class Replay:
 
     def deliver(self) -> str:
         """4: each node has verified files and runs the digest it was assigned."""
+        until("The first version", CHAPTER_TIMEOUT_S, lambda: self._version(MINILM, 1))
         digest = self._digest(MINILM, 1)
         until("v1 on three nodes", CHAPTER_TIMEOUT_S, lambda: len(self._running(MINILM, 1)) == 3)
         copies = list(HOME.glob(f"nodes/*/artifacts/{digest}.aifb"))
