@@ -278,7 +278,7 @@ class Replay:
     def _digest(self, model: str, number: int) -> str:
         row = self._version(model, number)
         check(row is not None, f"{model} v{number} is not published")
-        return str(row["digest"]) if row else ""
+        return str(row["artifacts"][0]["digest"]) if row else ""
 
     def _stored(self, number: int) -> Path:
         digest = self._digest(MINILM, number)
