@@ -25,7 +25,7 @@ class ProcessRow:
     state: str
     detail: str
     restarts: int
-    owns_session: bool  # what it started goes when it goes
+    owns_session: bool = True  # what it started goes when it goes
 
     @property
     def identity(self) -> ProcessId | None:
