@@ -47,9 +47,7 @@ def _assign(world: World, specs: Sequence[services.DesiredSpec], rollout: UUID |
 
 
 def _is_in_sync() -> bool:
-    assignments.compile_assignments(
-        _utc()
-    )  # as the worker's tick does; a node that polls just now is left for the next
+    assignments.compile_assignments(_utc())  # the worker's tick; it leaves out a node that polls just now
     row = selectors.with_state(NodeRow.objects.filter(name="node-1")).get()
     return selectors.in_sync(row)
 
