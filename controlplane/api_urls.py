@@ -17,5 +17,9 @@ V1 = [
 urlpatterns = [
     path("v1/", include(V1)),
     path("schema", SpectacularAPIView.as_view(), name="schema"),
-    path("docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="api-docs"),
+    path(
+        "docs",
+        SpectacularSwaggerSplitView.as_view(url_name="schema", template_name="lib/api_docs.html"),
+        name="api-docs",
+    ),
 ]

@@ -7,8 +7,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from apps.fleet import services as fleet
 from apps.fleet.models import Node, NodePhase, Pool
 from apps.models import services as registry
 from apps.models.models import TrustRoot
+from apps.rollouts.services import ensure_default_strategies
 from controlplane.settings import Env
 
 ROLES = {"requester": Role.OPERATOR, "lead": Role.APPROVER, "oncall": Role.OPERATOR, "admin": Role.ADMIN}
@@ -131,8 +130,7 @@ class Bootstrap:
         )
 
     def _strategies(self, team: Team) -> None:
-        if find_spec("apps.rollouts.services") is not None:
-            import_module("apps.rollouts.services").ensure_default_strategies(team)
+        ensure_default_strategies(team)
 
     def _join_tokens(self, pool: Pool) -> None:
         """A fresh single-use token for every node of this machine that has not enrolled."""

@@ -13,5 +13,6 @@ urlpatterns = [
     path("", include("apps.models.urls")),
     path("", include("apps.rollouts.urls")),
     path("", include("apps.fleet.urls")),
+    path("", include("apps.observability.urls")),
     path("", include("apps.audit.urls")),
 ]

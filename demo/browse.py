@@ -29,7 +29,7 @@ class Browser:
     def __init__(self, origin: str, username: str, password: str) -> None:
         self.origin = origin
         self._http = httpx2.Client(base_url=origin, follow_redirects=True, timeout=30.0)
-        page = self._http.post("/login/", data={"username": username, "password": password} | self._hidden("/login/"))
+        page = self._http.post("/login", data={"username": username, "password": password} | self._hidden("/login"))
         if 'name="password"' in page.text:
             raise AssertionError(f"{username} could not sign in: HTTP {page.status_code}")
 

@@ -113,6 +113,7 @@ class Replay:
 
     def deliver(self) -> str:
         """4: each node has verified files and runs the digest it was assigned."""
+        until("The first version", CHAPTER_TIMEOUT_S, lambda: self._version(MINILM, 1))
         digest = self._digest(MINILM, 1)
         until("v1 on three nodes", CHAPTER_TIMEOUT_S, lambda: len(self._running(MINILM, 1)) == 3)
         copies = list(HOME.glob(f"nodes/*/artifacts/{digest}.aifb"))
@@ -277,7 +278,7 @@ class Replay:
     def _digest(self, model: str, number: int) -> str:
         row = self._version(model, number)
         check(row is not None, f"{model} v{number} is not published")
-        return str(row["digest"]) if row else ""
+        return str(row["artifacts"][0]["digest"]) if row else ""
 
     def _stored(self, number: int) -> Path:
         digest = self._digest(MINILM, number)

@@ -161,7 +161,7 @@ class Story:
 
     def _start_traffic(self) -> subprocess.Popen[bytes]:
         gateways = [row["gateway_url"] for row in self.api.all("nodes")]
-        arguments = [sys.executable, "-m", "demo.traffic", "--server", self.server]
+        arguments = [sys.executable, "-m", "demo.traffic", "--end-with-parent", "--server", self.server]
         for gateway in gateways:
             arguments += ["--gateway", gateway]
         return subprocess.Popen(arguments, env=self._environment())
@@ -171,7 +171,9 @@ class Story:
         subprocess.run([sys.executable, "-m", "cli.main", *arguments], check=True, env=self._environment())
 
     def _environment(self) -> dict[str, str]:
-        return os.environ | {"FARRIER_SERVER": self.server, "FARRIER_TOKEN": self.secrets["ci_token"]}
+        # one thread each: publisher, engines and control plane share this machine's few cores
+        ours = {"FARRIER_SERVER": self.server, "FARRIER_TOKEN": self.secrets["ci_token"], "OMP_NUM_THREADS": "1"}
+        return os.environ | ours
 
 
 def _line(row: dict[str, Any], server: str) -> str:

@@ -47,11 +47,16 @@ class Actor:
 SYSTEM = Actor(ActorKind.SYSTEM, "farrier")
 
 
-def actor_of(request: HttpRequest | Request) -> Actor:
-    """Return who sent a request, of a page or of the REST API. Raises Forbidden when nobody is signed in."""
-    user = request.user
-    if not isinstance(user, User):
+def user_of(request: HttpRequest | Request) -> User:
+    """Return the signed-in user of a request. Raises Forbidden (401) when there is none."""
+    if not isinstance(request.user, User):
         raise Forbidden("not_signed_in", "Nobody is signed in; sign in, or send an API token.", status=401)
+    return request.user
+
+
+def actor_of(request: HttpRequest | Request) -> Actor:
+    """Return who sent a request, of a page or of the REST API. Raises Forbidden (401) when nobody is signed in."""
+    user = user_of(request)
     token = getattr(request, "auth", None)
     if isinstance(token, ApiToken):
         return Actor.token(user, token.name)

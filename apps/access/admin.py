@@ -12,8 +12,11 @@ from django.utils import timezone
 
 from apps.access import services
 from apps.access.actors import actor_of, note
+from apps.access.forms import AdminSignInForm
 from apps.access.models import ApiToken, Membership, Role, Team, User
 from apps.lib.look_only import LookOnly
+
+admin.site.login_form = AdminSignInForm
 
 
 @admin.register(User)

@@ -14,17 +14,10 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from apps.access import selectors, services
-from apps.access.actors import actor_of
-from apps.access.models import ApiToken, Scope, User
+from apps.access.actors import actor_of, user_of
+from apps.access.models import ApiToken, Scope
 from apps.access.serializers import MeOut, TokenCreated, TokenIn, TokenOut
 from apps.access.throttles import TokenThrottle
-
-
-def user_of(request: Request) -> User:
-    """Return the signed-in user of a request that has passed HasScope."""
-    if not isinstance(request.user, User):
-        raise TypeError("the view must require authentication")
-    return request.user
 
 
 class MeView(APIView):

@@ -7,7 +7,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models.functions import Cast, Now
 
-from apps.access.actors import ActorKind
+from apps.access.actors import ActorKind as ActorKind
 from apps.lib.ids import uuid7
 
 

@@ -56,9 +56,11 @@ def verify_chain(key: Ed25519PublicKey, *, shipped: Iterable[Checkpoint] = ()) -
 class _Walk:
     def __init__(self, key: Ed25519PublicKey, checkpoints: list[Checkpoint]) -> None:
         self.findings: list[Finding] = []
-        self.checkpoints = len(checkpoints)
+        # shipped ones are mostly those that are stored too
+        distinct = {(point.position, bytes(point.signature)): point for point in checkpoints}.values()
+        self.checkpoints = len(distinct)
         self.signed: dict[int, list[bytes]] = {}  # position → hashes that the key vouches for
-        for checkpoint in checkpoints:
+        for checkpoint in distinct:
             if is_genuine(checkpoint, key):
                 self.signed.setdefault(checkpoint.position, []).append(bytes(checkpoint.hash))
             else:

@@ -65,7 +65,7 @@ def _problem(refused: DomainError) -> HttpResponse:
 def signed_by_node(method: str, *, max_body_bytes: int = 0, renewing: bool = False) -> Callable[[NodeView[P]], View[P]]:
     """Let in only requests signed by a node that may talk, each once; `request.node` is that node.
 
-    The order: length of the body (413), headers, protocol (426), signature, time, phase, nonce, generation, expiry.
+    The order: length of the body (413), headers, protocol (426), signature, time, phase, generation, expiry, nonce.
     """
 
     def decorate(view: NodeView[P]) -> View[P]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -17,11 +17,10 @@ from aifb.errors import AifbError
 from aifb.trust import (
     ASSIGNMENTS_TYPE,
     Deployment,
-    Statement,
     bundle_statements,
+    content_digest,
     make_statement,
     next_sequence,
-    parse_statement,
 )
 from apps.fleet.director import Director, load_director
 from apps.fleet.models import Assignment, DesiredDeployment, Node, NodePhase
@@ -30,6 +29,19 @@ from protocol import failpoints
 log = logging.getLogger(__name__)
 CHANNEL = "farrier_assignments"  # one NOTIFY a tick; listeners re-read the rows they wait for
 NODES_A_TICK = 5_000
+
+
+_NODE_COLUMNS = ("id", "name", "phase", "observed_epoch", "observed_sequence")
+_STORED_COLUMNS = ("director_epoch", "sequence", "content_sha256", "issued")
+_UPSERT = """
+INSERT INTO fleet_assignment (
+    node_id, director_epoch, sequence, content_sha256, statement, index, path, envelope, issued, expires, digests
+) VALUES (%s, %s, %s, %s, %s, %s, %s::bytea[], %s, %s, %s, %s::varchar[])
+ON CONFLICT (node_id) DO UPDATE SET
+    director_epoch = EXCLUDED.director_epoch, sequence = EXCLUDED.sequence, content_sha256 = EXCLUDED.content_sha256,
+    statement = EXCLUDED.statement, index = EXCLUDED.index, path = EXCLUDED.path, envelope = EXCLUDED.envelope,
+    issued = EXCLUDED.issued, expires = EXCLUDED.expires, digests = EXCLUDED.digests
+"""
 
 
 @dataclass(frozen=True)
@@ -45,8 +57,9 @@ class Compiled:
 class _Draft:
     node: Node
     sequence: int
+    content: str  # digest of what it says, apart from sequence and times
+    digests: list[str]  # what the node may download
     raw: bytes
-    parsed: Statement
 
 
 def compile_assignments(now: datetime) -> Compiled:
@@ -64,7 +77,7 @@ def compile_assignments(now: datetime) -> Compiled:
         locked = Node.objects.select_for_update(skip_locked=True, no_key=True).filter(
             pk__in=due, phase__in=Node.MAY_TALK
         )
-        nodes = list(locked.order_by("pk"))
+        nodes = list(locked.order_by("pk").only(*_NODE_COLUMNS))
         signed = _sign(nodes, director, now) if nodes else 0
     return Compiled(signed, len(due) - len(nodes), len(nodes) - signed)
 
@@ -81,7 +94,7 @@ def _due(now: datetime, epoch: int) -> QuerySet[Node]:
 
 def _sign(nodes: Sequence[Node], director: Director, now: datetime) -> int:
     """Draft, bundle, sign and store, under the locks of `nodes`; return how many were signed."""
-    stored = Assignment.objects.in_bulk([node.pk for node in nodes])
+    stored = Assignment.objects.only(*_STORED_COLUMNS).in_bulk([node.pk for node in nodes])
     desired = _desired_by_node(nodes)
     # a renewal must be later than what it renews, even when the clock was set back
     issued = max([now, *(row.issued + timedelta(microseconds=1) for row in stored.values())])
@@ -95,15 +108,27 @@ def _sign(nodes: Sequence[Node], director: Director, now: datetime) -> int:
     payload, paths = bundle_statements([draft.raw for draft in drafts], issued=issued)
     envelope = director.sign(payload, ASSIGNMENTS_TYPE)
     failpoints.pass_by("assignments.signed")
-    Assignment.objects.bulk_create(
-        [_row(draft, index, path, envelope) for index, (draft, path) in enumerate(zip(drafts, paths, strict=True))],
-        update_conflicts=True,
-        unique_fields=["node"],
-        update_fields=[field.name for field in Assignment._meta.concrete_fields if not field.primary_key],
-    )
+    expires = issued + timedelta(seconds=settings.FARRIER.assignment_life_s)
+    rows = [
+        (
+            draft.node.pk,
+            director.epoch,
+            draft.sequence,
+            bytes.fromhex(draft.content),
+            draft.raw,
+            index,
+            path,
+            envelope,
+            issued,
+            expires,
+            draft.digests,
+        )
+        for index, (draft, path) in enumerate(zip(drafts, paths, strict=True))
+    ]
     done = [draft.node.pk for draft in drafts]
     Node.objects.filter(pk__in=done).update(compiled_generation=F("desired_generation"))
     with connection.cursor() as cursor:
+        cursor.executemany(_UPSERT, rows)  # pipelined; one statement of thousands of rows takes far longer to build
         cursor.execute(f"NOTIFY {CHANNEL}")
     return len(drafts)
 
@@ -142,41 +167,25 @@ def _draft(
     # a rotated director starts a new count, so that a stolen key's huge sequence is left behind
     last = stored.sequence if stored is not None and stored.director_epoch == epoch else 0
     reported = (node.observed_epoch, node.observed_sequence) if node.observed_sequence else None
-    expires = issued + timedelta(seconds=settings.FARRIER.assignment_life_s)
-
-    def statement(sequence: int) -> bytes:
-        return make_statement(
-            node=str(node.pk),
-            director_epoch=epoch,
-            sequence=sequence,
-            issued=issued,
-            expires=expires,
-            deployments=deployments,
-        )
-
-    content = parse_statement(statement(max(last, 1))).content
+    said = {
+        "type": "assignment",
+        "node": str(node.pk),
+        "director_epoch": epoch,
+        "deployments": [asdict(deployment) for deployment in deployments],
+    }
+    content = content_digest(said)
     changed = stored is None or bytes(stored.content_sha256).hex() != content
     try:
         sequence = next_sequence(stored=last, reported=reported, director_epoch=epoch, changed=changed)
     except AifbError as refused:
         log.warning("node %s gets no assignment: %s", node.name, refused)
         return None
-    raw = statement(sequence)
-    return _Draft(node, sequence, raw, parse_statement(raw))
-
-
-def _row(draft: _Draft, index: int, path: list[bytes], envelope: bytes) -> Assignment:
-    parsed = draft.parsed
-    return Assignment(
-        node=draft.node,
-        director_epoch=parsed.director_epoch,
-        sequence=draft.sequence,
-        content_sha256=bytes.fromhex(parsed.content),
-        statement=draft.raw,
-        index=index,
-        path=path,
-        envelope=envelope,
-        issued=parsed.issued,
-        expires=parsed.expires,
-        digests=sorted({deployment.digest for deployment in parsed.deployments}),
+    raw = make_statement(
+        node=str(node.pk),
+        director_epoch=epoch,
+        sequence=sequence,
+        issued=issued,
+        expires=issued + timedelta(seconds=settings.FARRIER.assignment_life_s),
+        deployments=deployments,
     )
+    return _Draft(node, sequence, content, sorted({deployment.digest for deployment in deployments}), raw)

@@ -28,7 +28,8 @@ class RangeNotSatisfiable(DomainError):
     status = 416
 
     def __init__(self, header: str, total_bytes: int) -> None:
-        super().__init__("bad_range", f"«{header}» is no single range within the file's {total_bytes} bytes.")
+        sentence = f"«{header}» is no single range within the file's {total_bytes} bytes."
+        super().__init__("range_not_satisfiable", sentence)
         self.headers = {"Content-Range": f"bytes */{total_bytes}"}
 
 
@@ -74,6 +75,13 @@ class _SpanFile(io.RawIOBase):
 
     def fileno(self) -> int:
         return self._file.fileno()
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move within the whole file, as socket.sendfile does with the descriptor's file when it is done."""
+        return self._file.seek(offset, whence)
 
     def read(self, size: int = -1) -> bytes:
         block = self._file.read(self._left if size < 0 else min(size, self._left))

@@ -48,6 +48,9 @@ class JoinToken(models.Model):
     class Meta:
         db_table = "fleet_jointoken"
 
+    def __str__(self) -> str:
+        return f"for {self.node_name or 'one node'} of pool {self.pool}"
+
 
 class NodePhase(models.TextChoices):
     PENDING = "pending", "Pending"

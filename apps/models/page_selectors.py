@@ -97,7 +97,8 @@ def _said_tensors(part: selectors.LineagePart, old: Mapping[str, str], new: Mapp
     if part.changed:
         types = Counter((old[name].split(" ")[0], new[name].split(" ")[0]) for name in part.changed)
         (was, now), count = types.most_common(1)[0]
-        said.append(f"{len(part.changed)} tensors" + (f", {count} {was}→{now}" if was != now else ""))
+        plural = "" if len(part.changed) == 1 else "s"
+        said.append(f"{len(part.changed)} tensor{plural}" + (f", {count} {was}→{now}" if was != now else ""))
     if part.added:
         said.append(f"{len(part.added)} added")
     if part.removed:

@@ -9,7 +9,8 @@ from rest_framework import serializers
 
 class FeedbackIn(serializers.Serializer[Any]):
     request_id = serializers.CharField(max_length=64, help_text="As the answer's `id` and `x-request-id` gave it.")
-    label = serializers.CharField(max_length=120, help_text="What was true.")
+    # a Serializer is itself a Field, whose own label the stubs have in mind
+    label = serializers.CharField(max_length=120, help_text="What was true.")  # type: ignore[assignment]
 
 
 class FeedbackOut(serializers.Serializer[Any]):

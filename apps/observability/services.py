@@ -12,6 +12,7 @@ from django.db import transaction
 from apps.access.actors import Actor
 from apps.access.models import Role, Team
 from apps.access.services import require_role
+from apps.audit.models import RestoreEpoch
 from apps.fleet.models import Node
 from apps.lib.errors import Conflict, DomainError, Forbidden
 from apps.observability import rows, timeseries
@@ -21,6 +22,7 @@ from protocol.messages import TelemetryAck
 from protocol.telemetry_pb2 import TelemetryBatch
 
 AHEAD = timedelta(minutes=10)  # a row further in the future than this is a broken clock's
+SPOOL_LIFE = timedelta(hours=24)  # a node keeps what it can't deliver for that long
 OFFSET_MAX_S = 1e9  # a clock that is 30 years off is as good as none; NaN is none either
 CURSOR_LIFE = timedelta(days=30)
 
@@ -40,15 +42,16 @@ def store_batch(node: Node, batch: TelemetryBatch, *, now: datetime) -> Telemetr
     """Store a batch and advance the node's cursor in one transaction, so that an acknowledged row is never lost.
 
     A repeated batch is acknowledged again and not stored. Rows that are malformed, more than ten minutes ahead or
-    older than the retention are dropped and counted: refusing them would jam the node's spool for good.
+    older than the retention are dropped and counted: refusing them would jam the node's spool for good. A gap is taken
+    once after a restore from backup: the batches in it were acknowledged before, and their rows are gone.
     Raises Forbidden(wrong_node), DomainError(bad_batch), SequenceGap.
     """
     boot_id = _boot_id(node, batch)
     with transaction.atomic():
-        cursor = _lock_cursor(node, boot_id, batch.seq)
+        cursor = _lock_cursor(node, boot_id, batch.seq, now)
         if batch.seq <= cursor.seq:
             return TelemetryAck(boot_id=boot_id, seq=cursor.seq)
-        if batch.seq != cursor.seq + 1:
+        if batch.seq != cursor.seq + 1 and not _restored_since(cursor.updated_at):
             raise SequenceGap(batch.seq, cursor.seq)
         dropped = _store_rows(node, batch, now)
         cursor.seq, cursor.updated_at = batch.seq, now
@@ -71,16 +74,22 @@ def _boot_id(node: Node, batch: TelemetryBatch) -> UUID:
     return boot_id
 
 
-def _lock_cursor(node: Node, boot_id: UUID, seq: int) -> TelemetryCursor:
+def _lock_cursor(node: Node, boot_id: UUID, seq: int, now: datetime) -> TelemetryCursor:
     """Return the cursor, locked; a new one for the first batch of a boot. Raises SequenceGap."""
     rows_of_boot = TelemetryCursor.objects.select_for_update().filter(node=node, boot_id=boot_id)
     found = rows_of_boot.first()
     if found is not None:
         return found
-    if seq != 1:
+    if seq != 1 and not _restored_since(now - SPOOL_LIFE):
         raise SequenceGap(seq, 0)
-    TelemetryCursor.objects.bulk_create([TelemetryCursor(node=node, boot_id=boot_id)], ignore_conflicts=True)
+    # as old as can be: what a restore took away counts as missing for this boot
+    fresh = TelemetryCursor(node=node, boot_id=boot_id, updated_at=now - SPOOL_LIFE)
+    TelemetryCursor.objects.bulk_create([fresh], ignore_conflicts=True)
     return rows_of_boot.get()
+
+
+def _restored_since(moment: datetime) -> bool:
+    return RestoreEpoch.objects.filter(at__gt=moment).exists()
 
 
 def _store_rows(node: Node, batch: TelemetryBatch, now: datetime) -> int:

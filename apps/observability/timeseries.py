@@ -117,6 +117,17 @@ class MinuteCount(NamedTuple):
     good: int
 
 
+class TrafficBucket(NamedTuple):
+    """What one version answered in the bucket that begins at `start`; latencies in µs."""
+
+    start: datetime
+    version: int
+    requests: int
+    errors: int
+    p50_us: int
+    p99_us: int
+
+
 class VersionTotal(NamedTuple):
     """What one version answered on one node."""
 
@@ -220,6 +231,27 @@ def minute_counts(
         since=since,
         until=until,
         slo_us=round(slo_ms * 1_000),
+    )
+
+
+def traffic(
+    model: str,
+    versions: Iterable[int],
+    team_ids: Iterable[UUID],
+    since: datetime,
+    until: datetime,
+    bucket: timedelta,
+) -> list[TrafficBucket]:
+    """Return requests, errors and latency per version and bucket in [since, until), by time; empty ones are absent."""
+    return _rows(
+        "traffic",
+        TrafficBucket,
+        model=model,
+        versions=list(versions),
+        team_ids=list(team_ids),
+        since=since,
+        until=until,
+        bucket=bucket,
     )
 
 

@@ -14,8 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from apps.access.actors import actor_of
-from apps.access.api import user_of
+from apps.access.actors import actor_of, user_of
 from apps.access.idempotency import idempotent
 from apps.access.models import Scope
 from apps.access.selectors import working_team

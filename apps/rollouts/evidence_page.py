@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from apps.access.models import User
 from apps.access.selectors import for_user
@@ -24,13 +26,16 @@ from apps.rollouts.models import (
     Rollout,
     Stage,
     StageState,
+    Verdict,
 )
 
 METRICS = {
     "similarity": "Output similarity",
     "errors": "Error rate",
     "slo": "Within the SLO",
-    "p99": "Above the baseline's p99",
+    "slo_share": "Within the SLO",
+    "slo_red_line": "Within the SLO, red line",
+    "p99": "p99 latency",
     "auc": "AUC",
     "entropy": "Entropy",
     "p50": "Median latency",
@@ -50,6 +55,15 @@ class Seen:
     def tone(self) -> str:
         return {"successful": "ok", "failed": "bad"}.get(self.row.verdict, "warn")
 
+    @property
+    def word(self) -> str:
+        return Verdict(self.row.verdict).label.lower()
+
+    @property
+    def say_why(self) -> bool:
+        """Whether the sentence adds to what the row shows already."""
+        return bool(self.row.sentence) and self.row.verdict in (Verdict.FAILED, Verdict.INCONCLUSIVE, Verdict.ERROR)
+
 
 @dataclass(frozen=True)
 class Step:
@@ -65,13 +79,21 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Share:
+    """What part of a node's requests a version answers."""
+
+    number: int
+    weight: int
+
+
+@dataclass(frozen=True)
 class Place:
-    """A node that takes part, and how far it is with the candidate."""
+    """A node that takes part: how far it is with the candidate, and which versions answer there now."""
 
     participant: Participant
     state: str
-    weight: int | None
     reason: str
+    shares: tuple[Share, ...]
 
 
 @dataclass(frozen=True)
@@ -130,6 +152,22 @@ class EvidencePage:
         if self.rollout.pause_reason == PauseReason.INCONCLUSIVE:
             return "Go on all the same"
         return f"Approve to {title_of(self.following).lower()}" if self.following else "Approve"
+
+    @property
+    def where(self) -> str:
+        """How many nodes serve the candidate, and how many are left out."""
+        serving = f"{self.ready} of {len(self.places)} serve v{self.rollout.version.number}"
+        return f"{serving}, {self.excluded} excluded" if self.excluded else serving
+
+    @property
+    def decider(self) -> str:
+        """Who or what ended it."""
+        if self.rollout.phase == Phase.ROLLED_BACK:
+            rejected = next((row for row in self.approvals if not row.approve), None)
+            return str(rejected.user) if rejected else "the evidence, by itself"
+        if self.rollout.phase == Phase.COMPLETED:
+            return ", ".join(str(row.user) for row in self.approvals) or "its plan, which asks nobody"
+        return "a person" if self.rollout.phase == Phase.ABORTED else "a newer rollout"
 
     @property
     def effect(self) -> str:
@@ -316,28 +354,35 @@ def _length(span: timedelta) -> str:
 
 
 def _places(rollout: Rollout) -> list[Place]:
-    """Return participants with the candidate's reported state on each, by name."""
-    wanted = {
-        row.node_id: row for row in DesiredDeployment.objects.filter(rollout_id=rollout.pk, version=rollout.version_id)
-    }
-    reports = {
-        row.deployment_id: row
-        for row in ReportedDeployment.objects.filter(deployment_id__in=[row.pk for row in wanted.values()])
-    }
-    places = []
-    for participant in rollout.participants.select_related("node").order_by("node__name"):
-        desired = wanted.get(participant.node_id)
-        report = reports.get(desired.pk) if desired else None
-        current = report is not None and report.digest == rollout.artifact.digest
-        places.append(
-            Place(
-                participant=participant,
-                state=report.state if report is not None and current else "unreported" if desired else "",
-                weight=report.weight_in_force if report is not None and current else None,
-                reason=report.reason if report is not None and current else "",
-            )
-        )
-    return places
+    """Return participants with what each reports of the model, by name; three queries."""
+    participants = list(rollout.participants.select_related("node").order_by("node__name"))
+    nodes = [participant.node_id for participant in participants]
+    rows = DesiredDeployment.objects.filter(node__in=nodes, model=rollout.model_id).select_related(
+        "version", "artifact"
+    )
+    wanted: dict[UUID, list[DesiredDeployment]] = defaultdict(list)
+    for row in rows.defer("artifact__manifest", "version__lineage_inputs").order_by("version__number"):
+        wanted[row.node_id].append(row)
+    reports = {row.deployment_id: row for row in ReportedDeployment.objects.filter(node__in=nodes)}
+    return [_place(rollout, participant, wanted[participant.node_id], reports) for participant in participants]
+
+
+def _place(
+    rollout: Rollout,
+    participant: Participant,
+    wanted: Sequence[DesiredDeployment],
+    reports: Mapping[UUID, ReportedDeployment],
+) -> Place:
+    state, reason, shares = "", "", []
+    for desired in wanted:
+        report = reports.get(desired.pk)
+        known = report is not None and report.digest == desired.artifact.digest
+        if desired.version_id == rollout.version_id:
+            state = report.state if report is not None and known else "unreported"
+            reason = report.reason if report is not None and known else ""
+        if report is not None and known and report.weight_in_force:
+            shares.append(Share(desired.version.number, report.weight_in_force))
+    return Place(participant, state, reason, tuple(shares))
 
 
 def _size_of(rollout: Rollout) -> int | None:

@@ -15,7 +15,7 @@ from django.db import connection
 
 from apps.audit.transitions import Stale
 from apps.rollouts import evidence
-from apps.rollouts.effects import LEASE, Judged, apply
+from apps.rollouts.effects import Judged, apply, lease
 from apps.rollouts.models import Phase, Rollout
 from apps.rollouts.planner import judged_stage, plan
 from apps.rollouts.plans import DEFAULT_LIMITS, Await, Limits, Snapshot
@@ -63,7 +63,7 @@ def reconcile(rollout_id: UUID, now: datetime) -> bool:
 
 def _claim(now: datetime, only: UUID | None, limit: int) -> list[tuple[UUID, int, datetime]]:
     with connection.cursor() as cursor:
-        cursor.execute(_CLAIM, {"now": now, "lease": now + LEASE, "only": only, "limit": limit})
+        cursor.execute(_CLAIM, {"now": now, "lease": now + lease(), "only": only, "limit": limit})
         return list(cursor.fetchall())
 
 
@@ -93,8 +93,10 @@ def _steps(rollout_id: UUID, epoch: int, now: datetime) -> datetime:
             snapshot = replace(snapshot, findings=tuple(judged.findings))
         actions = plan(snapshot, now, limits())
         next_look = next((action.until for action in actions if isinstance(action, Await)), next_look)
+        failpoints.pass_by("rollout.decided")
         if not apply(loaded, actions, judged, now):
             break
+        failpoints.pass_by("rollout.committed")
     return next_look
 
 

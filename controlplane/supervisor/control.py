@@ -1,12 +1,15 @@
 """`make down`, `make status`, `make reset`: what another terminal can do to a running supervisor."""
 
+import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from controlplane.supervisor import procfs
 from controlplane.supervisor.errors import SupervisorError
@@ -14,10 +17,11 @@ from controlplane.supervisor.launch import end_leftovers, run_quietly
 from controlplane.supervisor.layout import MARKER, Layout
 from controlplane.supervisor.logs import Terminal
 from controlplane.supervisor.postgres import cluster_folder
-from controlplane.supervisor.processes import agent_shutdown
+from controlplane.supervisor.processes import agent_shutdown, agent_status
 from controlplane.supervisor.statefile import Lock, StateFile
 
 STOP_PATIENCE_S = 180.0
+NODE_PATIENCE_S = 20.0
 
 
 def down(layout: Layout, terminal: Terminal) -> None:
@@ -71,31 +75,54 @@ class StatusRow:
     state: str
     pid: str
     uptime: str
-    memory: str
+    memory: procfs.Memory | None
     restarts: int
     note: str
 
 
 def status_rows(layout: Layout) -> list[StatusRow]:
-    """State, age and memory (PSS with all descendants) of every process; empty when nothing runs."""
+    """State, age and memory (PSS) of every process, of the nodes' engines too; empty when nothing runs."""
     if Lock(layout.lock).holder() is None:
         return []
     tree = procfs.children_of_all()
     rows = []
     for row in StateFile(layout.states).read():
-        alive = row.identity is not None and procfs.is_alive(row.identity)
-        pid = row.pid if alive and row.pid else 0
-        rows.append(
-            StatusRow(
-                row.name,
-                row.state if alive or not row.pid else "gone",
-                str(pid) if pid else "",
-                duration(procfs.age_s(row.identity)) if alive and row.identity else "",
-                f"{procfs.pss_bytes(procfs.descendants(pid, tree)) / 2**20:.0f} MiB" if pid else "",
-                row.restarts,
-                row.detail,
-            )
-        )
+        alive = row.identity if row.identity is not None and procfs.is_alive(row.identity) else None
+        state = row.state if alive or not row.pid else "gone"
+        # An agent's engines have rows of their own, whoever their parent is by now.
+        pids = procfs.descendants(alive.pid, tree) if alive and row.owns_session else [alive.pid] if alive else []
+        rows.append(_row(row.name, state, alive, pids, row.restarts, row.detail))
+    return rows + _node_rows(layout)
+
+
+def _row(
+    name: str, state: str, process: procfs.ProcessId | None, pids: list[int], restarts: int = 0, note: str = ""
+) -> StatusRow:
+    if process is None:
+        return StatusRow(name, state, "", "", None, restarts, note)
+    age = duration(procfs.age_s(process))
+    return StatusRow(name, state, str(process.pid), age, procfs.memory_of(pids), restarts, note)
+
+
+def _node_rows(layout: Layout) -> list[StatusRow]:
+    """What each node's agent keeps running, as its own `status` tells."""
+    asked = [
+        (home, subprocess.Popen(agent_status(home), cwd=layout.root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
+        for home in layout.node_homes()
+    ]
+    rows = []
+    for home, process in asked:
+        answer, _ = process.communicate(timeout=NODE_PATIENCE_S)
+        if process.returncode != 0:
+            rows.append(StatusRow(home.name, "unknown", "", "", None, 0, "its agent's status can't be read"))
+            continue
+        told: dict[str, Any] = json.loads(answer)
+        parts = [(name, found) for name, found in told["processes"].items() if name != "agent"]
+        parts += [(f"{engine['model']} v{engine['version']}", engine) for engine in told["engines"]]
+        for name, found in parts:
+            identity = procfs.identify(found["pid"]) if found["is_alive"] else None
+            state = found.get("state", "ready") if identity else "gone"
+            rows.append(_row(f"{home.name} {name}", state, identity, [identity.pid] if identity else []))
     return rows
 
 
@@ -114,7 +141,7 @@ def duration(seconds: float) -> str:
 def format_status(rows: list[StatusRow]) -> str:
     """The table as text, numbers right-aligned."""
     head = ("process", "state", "pid", "up for", "memory", "restarts", "note")
-    cells = [head, *((r.name, r.state, r.pid, r.uptime, r.memory, str(r.restarts), r.note) for r in rows)]
+    cells = [head, *((r.name, r.state, r.pid, r.uptime, str(r.memory or ""), str(r.restarts), r.note) for r in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     aligned_right = {2, 3, 4, 5}
     lines = []
@@ -123,6 +150,7 @@ def format_status(rows: list[StatusRow]) -> str:
             c.rjust(w) if i in aligned_right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(parts).rstrip())
+    lines.append(f"together {sum((row.memory for row in rows if row.memory), procfs.Memory())}")
     return "\n".join(lines)
 
 
@@ -144,6 +172,8 @@ def reset(layout: Layout, terminal: Terminal, confirm: Callable[[str], bool]) ->
     end_leftovers(StateFile(layout.states), terminal)
     shut_down_nodes(layout, terminal)
     _delete(home, cluster_folder(home))
+    if layout.home.is_symlink():
+        layout.home.unlink()  # the short name of a home with a long one
     terminal.say(f"Deleted {home}.")
     return True
 

@@ -70,7 +70,7 @@ def configuration(layout: Layout, host: str, port: int) -> dict[str, Any]:
     return {
         "admin": {"disabled": True, "config": {"persist": False}},
         "storage": {"module": "file_system", "root": str(layout.home / "caddy")},
-        "logging": {"logs": {"default": {"level": "WARN", "encoder": {"format": "console"}}}},
+        "logging": {"logs": {"default": {"level": "ERROR", "encoder": {"format": "console"}}}},
         "apps": {
             "http": {
                 "servers": {

@@ -1,5 +1,6 @@
 """`make up`, from an empty folder to the banner."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from controlplane.supervisor.postgres import APP, OWNER, Cluster, cluster_folder
 from controlplane.supervisor.processes import Environments, Site, fleet, platform, prepare_step, story
 from controlplane.supervisor.redis import Broker
 from controlplane.supervisor.spec import ProcessSpec
-from controlplane.supervisor.statefile import Lock, StateFile
+from controlplane.supervisor.statefile import Lock, ProcessRow, StateFile
 
 LEFTOVER_GRACE_S = 20.0
 
@@ -143,31 +144,43 @@ def _remembered_port(layout: Layout, name: str) -> int:
 
 def check_ports(site: Site) -> None:
     """Raise SupervisorError with a sentence when a fixed port is taken."""
-    for who, port in site.ports().items():
-        if procfs.port_is_free(port):
+    for claim in site.ports():
+        if procfs.port_is_free(claim.port):
             continue
-        owner = procfs.listener_of(port)
+        owner = procfs.listener_of(claim.port)
+        # Engines and gateways outlive a killed supervisor and its agents: the next agent takes them over.
+        if owner and claim.node_home and str(claim.node_home) in procfs.command_line(owner[0]):
+            continue
         by = f"by {owner[1]} (process {owner[0]})" if owner else "by another program"
-        setting = "FARRIER_ORIGIN" if who == "edge" else "FARRIER_GATEWAY_PORT_BASE"
         raise SupervisorError(
             "port_taken",
-            f"Port {port}, which the {who} needs, is taken {by}: stop it, or choose others with {setting}.",
+            f"Port {claim.port}, which the {claim.who} needs, is taken {by}: stop it, or choose others with "
+            f"{claim.setting}.",
         )
 
 
 def end_leftovers(state_file: StateFile, terminal: Terminal, grace_s: float = LEFTOVER_GRACE_S) -> None:
     """After a kill -9 of a supervisor: wait for what the kernel told to end, then kill what won't."""
-    left = [row for row in state_file.read() if row.identity and procfs.is_alive(row.identity)]
-    if not left:
-        return
-    terminal.say(f"Ending what an earlier start left behind: {', '.join(row.name for row in left)}")
+    left = {row.name: remains for row in state_file.read() if (remains := _remains(row))}
+    if left:
+        terminal.say(f"Ending what an earlier start left behind: {', '.join(left)}")
     deadline = time.monotonic() + grace_s
-    while time.monotonic() < deadline and any(row.identity and procfs.is_alive(row.identity) for row in left):
+    # The kernel's signal reached the processes themselves, not what they had started.
+    while time.monotonic() < deadline and any(procfs.is_alive(remains[0]) for remains in left.values()):
         time.sleep(0.1)
-    for row in left:
-        if row.identity and procfs.is_alive(row.identity):
-            os.kill(row.identity.pid, signal.SIGKILL)
+    for process in itertools.chain.from_iterable(left.values()):
+        if procfs.is_alive(process):
+            os.kill(process.pid, signal.SIGKILL)
     state_file.remove()
+
+
+def _remains(row: ProcessRow) -> list[procfs.ProcessId]:
+    """What still runs of a process: itself first, then what it started, unless that is meant to outlive it."""
+    if row.identity is None:
+        return []
+    itself = [row.identity] if procfs.is_alive(row.identity) else []
+    others = procfs.session_members(row.identity) if row.owns_session else []
+    return itself + [process for process in others if process != row.identity]
 
 
 def run_quietly(command: tuple[str, ...], cwd: Path, env: Mapping[str, str]) -> str | None:

@@ -84,7 +84,7 @@ class Layout:
 
     def prepare(self) -> None:
         """Create the folders and the marker by which `make reset` recognises a home."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        self.home.resolve().mkdir(parents=True, exist_ok=True)  # the alias may be there before the folder
         (self.home / MARKER).write_text(MARKER_TEXT)
         for folder in (self.run, self.logs, self.home / "nodes"):
             folder.mkdir(exist_ok=True)

@@ -17,6 +17,7 @@ from controlplane.supervisor.statefile import StateFile
 
 TICK_S = 0.1
 PROGRESS_EVERY_S = 5.0
+SECOND_THOUGHT_S = 1.0
 
 
 class Supervisor:
@@ -27,7 +28,9 @@ class Supervisor:
         self._state_file = state_file
         self._terminal = terminal
         self._processes: list[Process] = []
-        self._stop_asked = 0
+        self._stop_asked = False
+        self._stopping_since: float | None = None
+        self._hurry = False
         # A signal handler may run at any byte code; the wake-up socket makes select() return at once.
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
@@ -41,8 +44,11 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self._stop_asked += 1
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._stop_asked = True
+        # Only a person's later Ctrl-C means «don't wait»: make and process managers send one stop signal several times.
+        if number == signal.SIGINT and self._stopping_since is not None:
+            self._hurry = time.monotonic() - self._stopping_since > SECOND_THOUGHT_S
 
     def _sleep(self, seconds: float) -> None:
         readable, _, _ = select.select([self._wake_reader], [], [], seconds)
@@ -174,20 +180,20 @@ class Supervisor:
 
     def stop_all(self) -> None:
         """End every process, the last wave first. One more Ctrl-C kills instead of waiting."""
-        asked_before = self._stop_asked
+        self._stopping_since = time.monotonic()
         for wave in sorted({process.spec.wave for process in self._processes}, reverse=True):
             leaving = [p for p in reversed(self._processes) if p.spec.wave == wave and p.needs_stop()]
-            self._stop_wave(leaving, asked_before)
+            self._stop_wave(leaving)
         self._processes.clear()
         self._state_file.remove()
 
-    def _stop_wave(self, leaving: list[Process], asked_before: int) -> None:
+    def _stop_wave(self, leaving: list[Process]) -> None:
         begun = time.monotonic()
         for process in leaving:
             process.begin_stop(begun)
         while leaving:
             for process in list(leaving):
-                gone = process.continue_stop(time.monotonic(), hurry=self._stop_asked > asked_before)
+                gone = process.continue_stop(time.monotonic(), hurry=self._hurry)
                 self._follow_log(process)
                 if gone:
                     leaving.remove(process)

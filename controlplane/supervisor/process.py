@@ -176,8 +176,11 @@ class Process:
             )
 
     def continue_stop(self, now: float, hurry: bool) -> bool:
-        """True when it is gone. Past its grace, or in a hurry, it is killed."""
-        late = hurry or now > self._stop_deadline
+        """True when it is gone. Past its grace, or in a hurry, it is killed.
+
+        A stop command has its grace even in a hurry: what it would end, nobody else can find.
+        """
+        late = now > self._stop_deadline or (hurry and self._stop_helper is None)
         if self._stop_helper is not None:
             if self._stop_helper.poll() is None:
                 if not late:

@@ -1,6 +1,5 @@
 """What `make up` runs, as data. To add a process, add a ProcessSpec to `platform`, `fleet` or `story`."""
 
-import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,10 +43,24 @@ class Site:
         """Name of the n-th node, from 1."""
         return f"node-{number}"
 
-    def ports(self) -> dict[str, int]:
-        """Fixed ports that must be free, by the process that wants them."""
-        gateways = {f"gateway of {self.node_name(n)}": self.gateway_port_base + n for n in range(1, self.nodes + 1)}
-        return {"edge": self.port, **gateways}
+    def ports(self) -> list["PortClaim"]:
+        """Fixed ports that must be free."""
+        claims = [PortClaim("edge", self.port, "FARRIER_ORIGIN")]
+        for number in range(1, self.nodes + 1):
+            name = self.node_name(number)
+            port = self.gateway_port_base + number
+            claims.append(PortClaim(f"gateway of {name}", port, "FARRIER_GATEWAY_PORT_BASE", self.layout.node(name)))
+        return claims
+
+
+@dataclass(frozen=True)
+class PortClaim:
+    """A port, who wants it, and which setting moves it."""
+
+    who: str
+    port: int
+    setting: str
+    node_home: Path | None = None  # a gateway that serves on from here is the agent's to adopt
 
 
 def python(*arguments: str) -> tuple[str, ...]:
@@ -112,12 +125,14 @@ def platform(site: Site) -> list[ProcessSpec]:
 def _celery(name: str, arguments: tuple[str, ...], site: Site) -> ProcessSpec:
     is_beat = arguments[0] == "beat"
     options = () if is_beat else ("-n", f"{name}@%h", "--without-gossip", "--without-mingle")
+    env = site.environments.web if is_beat else site.environments.worker
     return ProcessSpec(
         name=name,
         command=python("-m", "celery", "-A", "workers.celery", "--quiet", *arguments, *options, "--loglevel", "INFO"),
         # Beat comes late and leaves early: between them every tick has somebody to do it.
         wave=WAVE_ENTRY if is_beat else WAVE_PLATFORM,
-        env=site.environments.web if is_beat else site.environments.worker,
+        # Containers run everything as root, and ours accept no pickle, which is what the warning is about.
+        env={**env, "PYTHONWARNINGS": "ignore:You're running the worker with superuser privileges"},
         cwd=site.layout.root,
         # They listen on no socket: a worker says itself once it takes messages.
         ready=Probe(settle_s=2.0) if is_beat else Probe(log_pattern=r"@\S+ ready\.$"),
@@ -136,7 +151,7 @@ def _agent(site: Site, number: int) -> ProcessSpec:
     home.mkdir(parents=True, exist_ok=True)
     port = site.gateway_port_base + number
     command = python(
-        "-m", "node.agent", "run", "--home", str(home), "--server", site.origin,
+        "-m", "node.agent", "--home", str(home), "--server", site.origin,
         "--name", site.node_name(number), "--zone", ZONES[(number - 1) % len(ZONES)],
         "--gateway-port", str(port), "--join-token-file", str(home / "join-token"),
     )  # fmt: skip
@@ -158,6 +173,11 @@ def agent_shutdown(home: Path) -> tuple[str, ...]:
     return python("-m", "node.agent", "shutdown", "--home", str(home))
 
 
+def agent_status(home: Path) -> tuple[str, ...]:
+    """Tells as JSON what an agent keeps running."""
+    return python("-m", "node.agent", "status", "--home", str(home))
+
+
 def story(site: Site) -> list[ProcessSpec]:
     """Pushes two models, drives traffic and starts the rollouts, up to the approval."""
     if not (site.layout.root / "demo" / "story.py").exists():
@@ -171,6 +191,5 @@ def story(site: Site) -> list[ProcessSpec]:
             cwd=site.layout.root,
             ready=Probe(settle_s=1.0),
             restart=Restart.NEVER,
-            stop_signal=signal.SIGINT,
         )
     ]

@@ -25,6 +25,7 @@ class ProcessRow:
     state: str
     detail: str
     restarts: int
+    owns_session: bool = True  # what it started goes when it goes
 
     @property
     def identity(self) -> ProcessId | None:
@@ -49,6 +50,7 @@ class StateFile:
                 "state": str(process.state),
                 "detail": process.detail,
                 "restarts": process.restarts,
+                "owns_session": process.spec.kill_group,
             }
             for process in processes
         ]

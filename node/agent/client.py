@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-import json
 import secrets
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
@@ -27,6 +28,7 @@ from protocol.messages import (
     PollResponse,
     Problem,
     RenewResponse,
+    RootResponse,
     TelemetryAck,
     WaitResponse,
 )
@@ -54,7 +56,8 @@ class ControlPlane:
     """One control plane as an agent sees it. Safe to use from several threads.
 
     `transport` replaces the network (the simulator passes one that calls the web app in-process), `now` the clock in
-    Unix seconds. Every method raises Temporary or Permanent, with the server's own code where it gave one.
+    Unix seconds; `ca_file` holds the only authorities to believe, instead of the system's. Every method raises
+    Temporary or Permanent, with the server's own code where it gave one.
     """
 
     def __init__(
@@ -64,8 +67,9 @@ class ControlPlane:
         *,
         transport: httpx2.BaseTransport | None = None,
         now: Callable[[], float] = time.time,
+        ca_file: Path | None = None,
     ) -> None:
-        self._key = key
+        self.key = key
         self._now = now
         self._lock = threading.Lock()
         self._offset_s = 0.0
@@ -73,6 +77,7 @@ class ControlPlane:
         self._http = httpx2.Client(
             base_url=server,
             transport=transport,
+            verify=ssl.create_default_context(cafile=ca_file),
             timeout=httpx2.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             limits=httpx2.Limits(max_connections=16, keepalive_expiry=60.0),
             headers={"user-agent": f"farrier-agent/{AGENT_VERSION}"},
@@ -114,11 +119,11 @@ class ControlPlane:
     def root_envelopes(self, after: int) -> list[bytes]:
         """Return the trust root's envelopes with versions above `after`, oldest first, unverified."""
         with self._signed("GET", f"/agent/v1/root?after={after}") as answer:
-            raw = _checked(answer)
+            message = _parse(RootResponse, _checked(answer))
         try:
-            return [base64.b64decode(envelope, validate=True) for envelope in json.loads(raw)["trust_root"]]
-        except (KeyError, TypeError, ValueError) as bad:
-            raise Temporary("bad_answer", f"The root chain of {len(raw)} bytes is malformed: {bad}.") from None
+            return [base64.b64decode(envelope, validate=True) for envelope in message.trust_root]
+        except ValueError as bad:
+            raise Temporary("bad_answer", f"The root chain is malformed: {bad}.") from None
 
     def manifest(self, digest: str) -> bytes:
         """Return the DSSE envelope of an assigned artifact's manifest, unverified."""
@@ -203,7 +208,7 @@ class ControlPlane:
             challenge=challenge,
         )
         # sign what is sent, a path prefix of the server's address included
-        request.headers.update(sign_headers(self._key, method, request.url.raw_path.decode(), body, fields))
+        request.headers.update(sign_headers(self.key, method, request.url.raw_path.decode(), body, fields))
         return request
 
     @contextmanager
@@ -264,7 +269,7 @@ def _error_of(answer: httpx2.Response, problem: Problem | None) -> AgentError:
         return CredentialStale(code, sentence)
     if status in _BUSY or status >= 500:
         return Temporary(code, sentence, retry_after_s=_retry_after_s(answer))
-    return Permanent(code, sentence)
+    return Permanent(code, sentence, status=status)
 
 
 def _retry_after_s(answer: httpx2.Response) -> float | None:

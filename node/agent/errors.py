@@ -21,7 +21,14 @@ class Temporary(AgentError):
 
 
 class Permanent(AgentError):
-    """Trying the same again can't help: a person or a newer assignment must change something."""
+    """Trying the same again can't help: a person or a newer assignment must change something.
+
+    `status` is the HTTP status, where the control plane refused.
+    """
+
+    def __init__(self, code: str, sentence: str, *, status: int | None = None) -> None:
+        super().__init__(code, sentence)
+        self.status = status
 
 
 class NodePending(Temporary):

@@ -61,6 +61,11 @@ class Home:
         """The unix socket of that name."""
         return self.run / name
 
+    def engine_sockets(self, model: str, digest: str) -> tuple[Path, Path]:
+        """Serving and health socket of the engine of a model's artifact: always the same, so it can be found again."""
+        name = hashlib.sha256(f"{model}\n{digest}".encode()).hexdigest()[:16]
+        return self.run / f"e-{name}.sock", self.run / f"e-{name}.health"
+
     def prepare(self) -> None:
         """Make all folders, for this user alone. Raises OSError, also when the socket folder is someone else's."""
         for folder in (self.path, self.artifacts, self.trust, self.spool, self.outbox, self.gateway, self.logs):

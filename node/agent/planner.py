@@ -16,7 +16,7 @@ from typing import NamedTuple
 from aifb.trust import Deployment
 from protocol.messages import DeploymentState, Role
 
-MAX_STARTS = 5
+MAX_STARTS = 5  # failures in a row after which nobody waits for an engine any more
 DRAIN_TIMEOUT_S = 30.0
 MAX_FETCHES = 1  # artifacts at once; each uses several connections
 
@@ -57,12 +57,12 @@ class Engine:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a deployment did not get further, how often, and when to try again (never, when `retry_at_s` is None)."""
+    """Why a deployment did not get further, how often in a row, and when to try again."""
 
     code: str
     reason: str
     count: int
-    retry_at_s: float | None
+    retry_at_s: float
     is_refusal: bool = True  # false: nothing is wrong with the artifact, the way to it is
 
 
@@ -114,7 +114,9 @@ class Snapshot:
     fetch_failures: Mapping[Key, Failure] = field(default_factory=dict)
     start_failures: Mapping[Key, Failure] = field(default_factory=dict)
     good: Mapping[str, Good] = field(default_factory=dict)
-    routes: tuple[ModelRoute, ...] = ()  # in force at the gateway
+    routes: tuple[ModelRoute, ...] = ()  # last written for the gateway
+    is_routed: bool = True  # whether the gateway says that it follows them
+    is_comparing: bool = True  # whether the comparator takes copies
 
 
 @dataclass(frozen=True)
@@ -200,8 +202,12 @@ def _is_ready(key: Key, s: Snapshot) -> bool:
     return engine is not None and engine.state == EngineState.READY
 
 
+def _baselines_first(deployments: Iterable[Deployment]) -> list[Deployment]:
+    return sorted(deployments, key=lambda d: (d.role != Role.BASELINE, d.model))
+
+
 def _may_try(failure: Failure | None, now_s: float) -> bool:
-    return failure is None or (failure.retry_at_s is not None and failure.retry_at_s <= now_s)
+    return failure is None or failure.retry_at_s <= now_s
 
 
 def _fetches(s: Snapshot, now_s: float) -> Iterator[Action]:
@@ -210,7 +216,7 @@ def _fetches(s: Snapshot, now_s: float) -> Iterator[Action]:
     yield from (CancelFetch(digest) for digest in sorted(stale))
     free = MAX_FETCHES - len(s.fetching)
     begun: set[str] = set()
-    for deployment in sorted(s.wanted, key=lambda d: (d.role != Role.BASELINE, d.model)):
+    for deployment in _baselines_first(s.wanted):
         is_here = deployment.digest in s.cached | s.fetching | begun
         if not is_here and free > 0 and _may_try(s.fetch_failures.get(key_of(deployment)), now_s):
             begun.add(deployment.digest)
@@ -219,7 +225,7 @@ def _fetches(s: Snapshot, now_s: float) -> Iterator[Action]:
 
 
 def _starts(s: Snapshot, now_s: float) -> Iterator[Action]:
-    for deployment in [*s.wanted, *_stand_ins_to_start(s)]:
+    for deployment in [*_baselines_first(s.wanted), *_stand_ins_to_start(s)]:
         key = key_of(deployment)
         is_under_way = key in s.engines or key in s.verifying
         if deployment.digest in s.cached and not is_under_way and _may_try(s.start_failures.get(key), now_s):
@@ -277,13 +283,20 @@ def _holder(model: str, baseline: Key, s: Snapshot) -> Key | None:
         return stand_in
     routed = {share.key for route in s.routes if route.model == model for share in route.shares}
     failure = s.start_failures.get(baseline)
-    is_lost = failure is not None and failure.retry_at_s is None
+    is_lost = failure is not None and failure.count >= MAX_STARTS
     return baseline if baseline in routed and not is_lost else None
 
 
 def _mirror(baseline: Deployment, deployments: Iterable[Deployment], s: Snapshot) -> Mirror | None:
     for candidate in deployments:
-        if candidate.mirror_percent and _is_ready(key_of(candidate), s) and _is_ready(key_of(baseline), s):
+        if candidate.rollout is None or candidate is baseline:
+            continue  # a comparison belongs to a rollout
+        if (
+            s.is_comparing
+            and candidate.mirror_percent
+            and _is_ready(key_of(candidate), s)
+            and _is_ready(key_of(baseline), s)
+        ):
             return Mirror(candidate.mirror_percent, key_of(baseline), key_of(candidate), candidate)
     return None
 
@@ -300,7 +313,7 @@ def _ends(s: Snapshot, routes: tuple[ModelRoute, ...], now_s: float) -> Iterator
             yield Kill(key, "its loop stands still")
         elif engine.state == EngineState.FAILED:
             yield Kill(key, "it failed to load")
-        elif key not in wanted and key not in in_force and not _may_stand_in(key, s, waiting):
+        elif s.is_routed and key not in wanted and key not in in_force and not _may_stand_in(key, s, waiting):
             yield Drain(key)
 
 
@@ -317,7 +330,7 @@ def keys_of(route: ModelRoute) -> set[Key]:
 
 
 def _memories(s: Snapshot, routes: tuple[ModelRoute, ...]) -> Iterator[Action]:
-    for route in filter(routes.__contains__, s.routes):  # in force, and as they should be
+    for route in filter(routes.__contains__, s.routes if s.is_routed else ()):  # in force, and as they should be
         baseline = _baseline(_of(route.model, s))
         if baseline is None or not _is_ready(key_of(baseline), s):
             continue
@@ -350,7 +363,8 @@ def progress(deployment: Deployment, s: Snapshot) -> Progress:
     """Return how far one wanted deployment has come."""
     key = key_of(deployment)
     engine = s.engines.get(key)
-    weight = sum(share.weight for route in s.routes for share in route.shares if share.key == key)
+    in_force = s.routes if s.is_routed else ()
+    weight = sum(share.weight for route in in_force for share in route.shares if share.key == key)
     if engine is not None and engine.state == EngineState.READY:
         return Progress(DeploymentState.RUNNING, warmup_ms=engine.warmup_ms, weight_in_force=weight)
     failure = s.start_failures.get(key) or s.fetch_failures.get(key)

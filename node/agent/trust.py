@@ -137,6 +137,10 @@ class TrustStore:
         write_json(self._manifest_path(deployment), stored)
         return manifest
 
+    def has_manifest(self, deployment: Deployment) -> bool:
+        """Whether this deployment's manifest has been accepted."""
+        return self._manifest_path(deployment).exists()
+
     def manifest(self, deployment: Deployment) -> Manifest | None:
         """The manifest once accepted for this deployment's artifact; None if there is none.
 

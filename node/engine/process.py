@@ -94,6 +94,8 @@ def run(request: SpawnRequest, artifact_fd: int, started: Callable[[], None]) ->
     log.info("%s %s: %s", request.identity.model, request.identity.version, sandbox)
     if sandbox.landlock == 0:
         log.warning("Landlock is not in force in this engine: its paths are limited by file permissions alone")
+    if not sandbox.seccomp:
+        log.warning("no system-call filter is in force in this engine: install libseccomp2, then restart it")
     try:
         model = _load(state, artifact_fd)
     except (EngineError, AifbError) as error:

@@ -49,10 +49,10 @@ def parse_spawn(message: Mapping[str, Any]) -> SpawnRequest:
     if len(digest) != 128 or set(digest) - set("0123456789abcdef"):
         raise SpawnError("bad_message", "The spawn message's digest must be 128 lower-case hexadecimal characters.")
     identity = Identity(
-        model=_text(message, "model"),
+        model=_header_text(message, "model"),
         version=_number(message, "version", 1, 2**31),
         digest=digest,
-        lineage={part: lineage[part] for part in LINEAGE_PARTS},
+        lineage={part: _header_text(lineage, part) for part in LINEAGE_PARTS},
         deployment=_text(message, "deployment"),
     )
     sandbox = message.get("sandbox", True)
@@ -74,6 +74,14 @@ def _text(message: Mapping[str, Any], key: str) -> str:
     value = message.get(key)
     if not isinstance(value, str) or not value or not value.isprintable():
         raise SpawnError("bad_message", f"The spawn message needs a {key}, a line of text.")
+    return value
+
+
+def _header_text(message: Mapping[str, Any], key: str) -> str:
+    """Text that goes into response headers."""
+    value = _text(message, key)
+    if not value.isascii():
+        raise SpawnError("bad_message", f"The spawn message's {key} must be ASCII text.")
     return value
 
 

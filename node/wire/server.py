@@ -212,7 +212,12 @@ class _Connection(asyncio.BufferedProtocol):
             log.exception("a handler failed on %s %s", request.method, request.path)
             response = refusal(500, "internal_error", "The server failed on this request; its log has the reason.")
         self._task = None
-        self._send(response)
+        try:
+            self._send(response)
+        except (h11.LocalProtocolError, UnicodeEncodeError):
+            log.exception("the answer to %s %s can't be sent: its headers are no headers", request.method, request.path)
+            self._transport.abort()
+            return
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             self._continue()

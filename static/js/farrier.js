@@ -153,20 +153,41 @@ function readTable(table) {
 function drawPlot(holder) {
   const table = document.getElementById(holder.dataset.plot);
   if (!table || !table.tBodies[0].rows.length) return;
-  plots.get(holder)?.destroy();
   const { names, columns } = readTable(table);
+  const shape = `${names} ${holder.clientWidth} ${getComputedStyle(document.documentElement).colorScheme}`;
+  const known = plots.get(holder);
+  if (known && known.shape === shape) {
+    known.plot.setData(columns);
+    return;
+  }
+  known?.plot.destroy();
   const colours = [token("--info"), token("--acc"), token("--ok"), token("--warn"), token("--bad")];
   const dashes = [[], [6, 3], [2, 2], [8, 3, 2, 3], [1, 3]];
-  const axis = { stroke: token("--mut"), grid: { stroke: token("--line"), width: 1 }, ticks: { stroke: token("--line") } };
+  const font = "11px Inter, sans-serif";
+  const axis = { font, stroke: token("--mut"), grid: { stroke: token("--line"), width: 1 }, ticks: { show: false } };
   const options = {
     width: holder.clientWidth,
-    height: 200,
+    height: 180,
+    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
     cursor: { sync: { key: "page" } },
-    scales: { y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.1 : 1] } },
-    axes: [axis, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => `${tick}${holder.dataset.unit || ""}`) }],
-    series: [{}, ...names.map((label, at) => ({ label, stroke: colours[at % 5], dash: dashes[at % 5], width: 1.6 }))],
+    scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+    axes: [{ ...axis, size: 26, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 46 }],
+    series: [
+      { label: "UTC", value: (_, seconds) => (seconds == null ? "–" : clock(seconds)) },
+      ...names.map((label, at) => ({
+        label,
+        stroke: colours[at % 5],
+        dash: dashes[at % 5],
+        width: 1.6,
+        value: (_, value) => (value == null ? "–" : value.toFixed(1)),
+      })),
+    ],
   };
-  plots.set(holder, new uPlot(options, columns, holder));
+  plots.set(holder, { shape, plot: new uPlot(options, columns, holder) });
+}
+
+function clock(seconds) {
+  return new Date(seconds * 1000).toISOString().slice(11, 16);
 }
 
 function drawPlots() {
@@ -186,7 +207,7 @@ function ready() {
 
 document.addEventListener("htmx:after:swap", () => {
   tellTimes();
-  if (document.querySelector("[data-plot]:empty")) drawPlots();
+  drawPlots();
 });
 if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", ready);
 else ready();

@@ -18,6 +18,7 @@ from apps.audit.models import Event
 from apps.fleet.models import JoinToken, Pool
 from apps.models.models import TrustRoot
 from apps.models.trust import current_root
+from apps.rollouts.models import Strategy
 
 pytestmark = pytest.mark.django_db
 PRIVATE = ["secrets.json", "nodes/node-1/join-token", "keys/audit/audit.pem"] + [
@@ -65,8 +66,9 @@ def test_the_trust_root_lists_the_keys_on_disk(installed: Path) -> None:
     audit_keys.signing_key()
 
 
-def test_pool_and_join_tokens(installed: Path) -> None:
+def test_pool_strategies_and_join_tokens(installed: Path) -> None:
     assert Pool.objects.get().auto_accept
+    assert Strategy.objects.filter(team__slug="default").exists()
     assert sorted(JoinToken.objects.values_list("node_name", flat=True)) == ["node-1", "node-2", "node-3"]
 
 

@@ -16,18 +16,23 @@ from tests.aifb import samples
 MODEL = "linear-probe"
 
 
-def write(path: Path, version: int, *, ballast_bytes: int = 0) -> Written:
-    """An artifact whose weights depend on `version`: x FP32 [n, 24] → y FP32 [n, 16]."""
+def write(path: Path, version: int, *, ballast_bytes: int = 0, columns: int = 24) -> Written:
+    """An artifact whose weights depend on `version`: x FP32 [n, 24] → y FP32 [n, 16].
+
+    Other than 24 columns make one that is sound as a file and fails when it is warmed up.
+    """
     rng = np.random.default_rng(version)
-    tensors = {"weight": TensorData.from_numpy(rng.standard_normal((16, 24), dtype=np.float32))}
+    tensors = {"weight": TensorData.from_numpy(rng.standard_normal((16, columns), dtype=np.float32))}
     if ballast_bytes:
         tensors["ballast"] = TensorData.from_numpy(rng.integers(0, 256, ballast_bytes, dtype=np.uint8))
     return write_artifact(path, tensors=tensors, graph=samples.graph(), assets={}, entry_points=[samples.entry_point()])
 
 
-def publish(plane: Plane, folder: Path, version: int, *, ballast_bytes: int = 0, **fields: object) -> Deployment:
+def publish(
+    plane: Plane, folder: Path, version: int, *, ballast_bytes: int = 0, columns: int = 24, **fields: object
+) -> Deployment:
     """Write, sign and serve an artifact; return the deployment that assigns it."""
-    written = write(folder / f"v{version}.aifb", version, ballast_bytes=ballast_bytes)
+    written = write(folder / f"v{version}.aifb", version, ballast_bytes=ballast_bytes, columns=columns)
     made = deployment(
         f"{MODEL}-{version}-{fields.get('role', 'baseline')}",
         model=MODEL,

@@ -25,6 +25,7 @@ from aifb.trust import (
 from protocol.messages import AssignmentBundle
 
 NODE = "01890000-0000-7000-8000-000000000001"
+ROLLOUT = "01890000-0000-7000-8000-00000000000a"
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 LINEAGE = dict.fromkeys(("model", "data", "env", "build"), "0" * 64)
 
@@ -128,4 +129,7 @@ def deployment(
         role=role,
         weight=weight,
         mirror_percent=mirror_percent,
+        rollout=ROLLOUT if role == "candidate" else None,
+        stage=1 if role == "candidate" else None,
+        attempt=1 if role == "candidate" else None,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +20,9 @@ from typing import Any
 from uuid import uuid4
 
 from aifb import tree
-from protocol.messages import AssignmentBundle, PollRequest
+from protocol.messages import AssignmentBundle, ConditionReport, PollRequest
 from protocol.signing import MAX_SKEW_S, canonical, canonical_enrol, parse_headers, verify
-from protocol.telemetry_pb2 import TelemetryBatch
+from protocol.telemetry_pb2 import ComparisonRow, InferenceRow, TelemetryBatch
 from tests.agent.keys import Director
 
 
@@ -56,7 +57,13 @@ class Plane:
     spoil_data: Callable[[int, bytes], bytes] | None = None  # (file offset, bytes) → bytes that are sent instead
     trickle_s: float = 0.0  # pause before each byte of data
     lose_acknowledgements: bool = False
+    refuse_rows_of: str = ""  # a request id whose batch is refused as malformed
     url: str = ""
+
+    @property
+    def join_token(self) -> str:
+        """What a person would hand to a new node."""
+        return f"secret-of-sixteen-plus.{self.director.pin}"
 
     def time(self) -> float:
         """The far side's clock."""
@@ -70,18 +77,45 @@ class Plane:
         """Hand out this assignment from the next poll on."""
         self.bundle, self.sequence = bundle, sequence
 
-    def rows(self) -> list[Any]:
-        """Inference rows received, each batch once."""
-        once = {raw: TelemetryBatch.FromString(raw) for raw in self.batches}
-        return [row for batch in once.values() for row in batch.inference]
+    def stored(self) -> list[TelemetryBatch]:
+        """The batches received, each (boot, seq) once; one that is sent again must be the same byte for byte."""
+        once: dict[tuple[str, int], bytes] = {}
+        for raw in self.batches:
+            batch = TelemetryBatch.FromString(raw)
+            assert once.setdefault((batch.boot_id, batch.seq), raw) == raw
+        return [TelemetryBatch.FromString(raw) for raw in once.values()]
+
+    def inference(self) -> list[InferenceRow]:
+        """Inference rows received."""
+        return [row for batch in self.stored() for row in batch.inference]
+
+    def comparisons(self) -> list[ComparisonRow]:
+        """Comparison rows received."""
+        return [row for batch in self.stored() for row in batch.comparison]
+
+    def refusals(self) -> set[str]:
+        """Codes of everything that the agent told it refused."""
+        return {refusal.code for poll in self.polls for refusal in poll.refusals}
+
+    def conditions(self) -> dict[str, ConditionReport]:
+        """The last reported conditions by type."""
+        return {condition.type: condition for condition in self.polls[-1].conditions} if self.polls else {}
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error of ours: agents are killed all the time here."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 @contextmanager
 def serving(plane: Plane, port: int = 0) -> Iterator[Plane]:
     """Serve on loopback for the length of the block."""
     handler = type("Handler", (_Handler,), {"plane": plane})
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", port), handler)
     plane.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
@@ -183,12 +217,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _telemetry(self, body: bytes) -> None:
         plane = self.plane
-        plane.batches.append(body)
         batch = TelemetryBatch.FromString(body)
+        if any(row.request_id == plane.refuse_rows_of for row in batch.inference):
+            return self._problem(400, "bad_batch")
+        plane.batches.append(body)
         if plane.lose_acknowledgements:
             self.close_connection = True
-            return
-        self._json({"boot_id": batch.boot_id, "seq": batch.seq})
+            return None
+        return self._json({"boot_id": batch.boot_id, "seq": batch.seq})
 
     def _artifact(self, artifact: Published, part: str) -> None:
         if part == "manifest":

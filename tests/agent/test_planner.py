@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from aifb.trust import Deployment
 from node.agent.planner import (
     DRAIN_TIMEOUT_S,
+    MAX_STARTS,
     Action,
     CancelFetch,
     Drain,
@@ -76,7 +77,7 @@ CANARY = Snapshot(
 )
 LATER = Failure("unreachable", "The server is away.", 1, NOW + 5, is_refusal=False)
 REFUSED = Failure("root_mismatch", "This is another artifact.", 1, NOW + 5)
-GAVE_UP = Failure("load_failed", "No such op.", 5, None)
+GAVE_UP = Failure("load_failed", "No such op.", MAX_STARTS, NOW + 300)
 
 TABLE: list[tuple[str, Snapshot, list[Action]]] = [
     ("nothing is wanted, nothing is there", Snapshot(), []),
@@ -129,9 +130,19 @@ TABLE: list[tuple[str, Snapshot, list[Action]]] = [
         [Route((_route((V1, 100), mirror=_mirror_of(SHADOW)),))],
     ),
     (
+        "nothing is copied while no comparator takes it",
+        replace(CANARY, is_comparing=False),
+        [Route((_route((V2, 10), (V1, 90)),))],
+    ),
+    (
         "a baseline that is restarted keeps its share, the candidate keeps to its own",
         replace(CANARY, engines=_engines((V1, STARTING), (V2, READY))),
         [Route((_route((V2, 10), (V1, 90)),))],
+    ),
+    (
+        "a baseline that was started in vain too often is waited for no more",
+        replace(SERVING_V1, engines={}, start_failures={key_of(V1): GAVE_UP}),
+        [Route(())],
     ),
     (
         "no candidate is routed where no baseline ever served",
@@ -147,6 +158,11 @@ TABLE: list[tuple[str, Snapshot, list[Action]]] = [
         "promotion, once the route is in force",
         replace(CANARY, wanted=(V2,), routes=(_route((V2, 100)),)),
         [Drain(key_of(V1)), Remember(Good(V2, V1))],
+    ),
+    (
+        "promotion, while the gateway doesn't say that it follows",
+        replace(CANARY, wanted=(V2,), routes=(_route((V2, 100)),), is_routed=False),
+        [],
     ),
     (
         "a new baseline that isn't here yet: the old one serves on",
@@ -284,7 +300,7 @@ def _any_snapshot(draw: st.DrawFn) -> Snapshot:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(_any_snapshot())
 def test_what_no_plan_may_do(snapshot: Snapshot) -> None:
     actions = plan(snapshot, NOW)

@@ -47,7 +47,14 @@ SENTENCES = (
 
 
 class StoryLab(Lab):
-    """A lab whose mirrored requests say different things."""
+    """A lab whose nodes serve several models, and whose mirrored requests say different things."""
+
+    def serve(self, node: SimNode) -> None:
+        everything = node.deployments
+        for model in sorted({each.model for each in everything}):
+            node.deployments = [each for each in everything if each.model == model]
+            super().serve(node)
+        node.deployments = everything
 
     def _pair(self, candidate: Any) -> Any:
         row = super()._pair(candidate)
@@ -90,7 +97,7 @@ class _Builder:
         )
         world = builders.World(self.team, self.people["requester"], self.people["admin"], self.pool, self.publish)
         self.world = world
-        self.lab = StoryLab(world, now, [self._node(number) for number in (1, 2, 3)])
+        self.lab = StoryLab(world, now, [self._node(number) for number in (1, 2, 3)], requests_a_step=150)
 
     def _person(self, name: str, role: Role) -> User:
         user = access.create_user(username=name, password=PASSWORD, actor=SYSTEM, now=self.now)
@@ -165,7 +172,6 @@ class _Builder:
                 uuid=uuid, node=gpus, index=index, name="NVIDIA A100-SXM4-80GB", memory_bytes=85_899_345_920,
                 simulated=True,
             )  # fmt: skip
-        self._report(gpus)
         fleet.cordon_node(gpus, actor=self.requester, reason="Fan 2 is being replaced.", now=self.lab.now)
         by_hand = fleet.create_pool(team=self.team, slug="edge", actor=SYSTEM, auto_accept=False, now=self.lab.now)
         self._enrol(builders.Host("edge-7", zone="zone-b"), by_hand)
@@ -173,7 +179,7 @@ class _Builder:
         fleet.accept_node(silent, actor=self.requester, reason="Ours.", now=self.lab.now)
         fleet.quarantine_node(silent, actor=SYSTEM, reason="Two machines used its credential.", now=self.lab.now)
 
-    def _report(self, node: Node) -> None:
+    def report(self, node: Node, now: datetime) -> None:
         """A report with conditions and a refusal."""
         report = PollRequest(
             boot_id=node.pk,
@@ -188,11 +194,11 @@ class _Builder:
                     code="chunk_mismatch",
                     reason="Chunk 3 of 9f3a…c21 does not hash to its leaf; the file was not used and v1 still serves.",
                     sequence=7,
-                    at=self.lab.now,
+                    at=now,
                 )
             ],
         )
-        reports.record_poll(node.pk, report, now=self.lab.now)
+        reports.record_poll(node.pk, report, now=now)
 
 
 def build(home: Path, keys: Keys, now: datetime) -> Seed:
@@ -214,9 +220,10 @@ def build(home: Path, keys: Keys, now: datetime) -> Seed:
     )  # fmt: skip
     lab.until(rolled_back, "rolled_back")
     waiting = make.start(
-        make.version("minilm-embedder", 4, Behaviour(similarity=0.9981, scatter=0.0009, latency_ms=19.0), numpy="2.3.2"),
-        "demo", "Tokenizer fix, same weights elsewhere.",
-    )  # fmt: skip
+        make.version("minilm-embedder", 4, Behaviour(0.9981, scatter=0.0009, latency_ms=19.0), numpy="2.3.2"),
+        "demo",
+        "Tokenizer fix, same weights elsewhere.",
+    )
     doubtful = make.start(
         make.version("digit-classifier", 12, Behaviour(similarity=0.985, scatter=0.01)), "demo", "Retrained on July."
     )
@@ -225,6 +232,7 @@ def build(home: Path, keys: Keys, now: datetime) -> Seed:
     make.others()
     seed = Seed(make.people, make.team, lab, waiting, doubtful, rolled_back, completed)
     seed.catch_up()
+    make.report(Node.objects.get(name="gpu-a01"), lab.now)
     return seed
 
 

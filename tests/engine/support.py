@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -41,9 +43,10 @@ class Artifacts:
 
 @cache
 def artifacts() -> Artifacts:
-    """Built once per test process, in a few seconds; the folder is left to the system's temporary files."""
+    """Built once per test process, in a few seconds, and removed when it ends."""
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(prefix="farrier-artifacts-"))
+    atexit.register(shutil.rmtree, folder)
     captured = minilm.capture_minilm()
     schemes = {"v1": None, "v2": "int8_per_row", "v3": "int8_per_tensor"}
     packed = {

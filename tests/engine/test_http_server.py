@@ -31,6 +31,8 @@ class Echo:
         self.seen.append(request)
         if request.path == "/fail":
             raise RuntimeError("meant to fail")
+        if request.path == "/bad-header":
+            return HttpResponse(200, b"", {"x-split": "a\r\nb"})
         if request.path.startswith("/wait"):
             self.waiting.set()
             try:
@@ -204,6 +206,16 @@ def test_a_handler_that_fails_answers_500_and_the_connection_lives(running: Runn
         client.sendall(POST.replace(b"/a", b"/fail"))
         status, _, body = _read(client)
         assert (status, json.loads(body)["code"]) == (500, "internal_error")
+        client.sendall(POST)
+        assert _read(client)[0] == 200
+
+
+def test_an_answer_that_can_not_be_written_ends_the_connection(running: Running) -> None:
+    with running.connect() as client:
+        client.sendall(POST.replace(b"/a", b"/bad-header"))
+        with pytest.raises((ConnectionResetError, AssertionError)):
+            _read(client)
+    with running.connect() as client:
         client.sendall(POST)
         assert _read(client)[0] == 200
 

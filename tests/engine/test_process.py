@@ -256,6 +256,8 @@ BAD_MESSAGES: dict[str, Any] = {
     "sandbox maybe": {"sandbox": "yes"},
     "empty model": {"model": ""},
     "two lines": {"slot": "a\nb"},
+    "a model that is no header": {"model": "modèle"},
+    "a lineage that is no header": {"lineage": dict.fromkeys(("model", "data", "env", "build"), "a\r\nb")},
 }
 
 

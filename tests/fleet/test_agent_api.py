@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -232,6 +234,15 @@ def test_conditions_keep_since_until_their_status_changes(agent):
     assert not Condition.objects.exists()
 
 
+def test_a_poll_with_nothing_new_costs_few_queries(agent, now, django_assert_max_num_queries):
+    """Node, nonce; lock, deployments, conditions, node, assignment; and a savepoint's two."""
+    assignments.compile_assignments(now)
+    told = {"deployments": [report_of(uuid4())], "conditions": [{"type": "Ready", "status": "true"}]}
+    agent.poll(**told)
+    with django_assert_max_num_queries(9):
+        assert agent.poll(**told).status_code == 200
+
+
 def test_a_refusal_told_twice_is_kept_once(agent):
     refusal = {"code": "expired", "reason": "Too old.", "sequence": 3, "at": datetime.now(UTC).isoformat()}
     agent.poll(refusals=[refusal])
@@ -316,7 +327,7 @@ def test_ranges_that_cannot_be(agent, served, asked):
     artifact, path = served
     target = f"/agent/v1/artifacts/{artifact.digest}/data"
     answer = agent.get(target, extra_headers={"Range": asked})
-    assert code(answer) == (416, "bad_range")
+    assert code(answer) == (416, "range_not_satisfiable")
     assert answer["Content-Range"] == f"bytes */{path.stat().st_size}"
 
 
@@ -326,6 +337,20 @@ def test_a_node_reads_nothing_of_another(agent, served, enrolled, part):
     artifact, _ = served
     assert code(other.get(f"/agent/v1/artifacts/{artifact.digest}/{part}")) == (403, "not_assigned")
     assert code(other.get(f"/agent/v1/artifacts/{'0' * 128}/{part}")) == (403, "not_assigned")
+
+
+def test_a_range_goes_out_by_sendfile_and_the_connection_lives_on(tmp_path):
+    """What gunicorn does with a file: socket.sendfile from where the descriptor stands, then seek."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(250)) * 100)
+    answer = files.serve(path, "bytes=1000-1999")
+    span = answer.file_to_stream
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        offset = os.lseek(span.fileno(), 0, os.SEEK_CUR)
+        assert ours.sendfile(span, offset=offset, count=int(answer["Content-Length"])) == 1_000
+        assert theirs.recv(2_000) == path.read_bytes()[1_000:2_000]
+    span.close()
 
 
 def test_a_lost_file_is_told(agent, served):

@@ -53,6 +53,8 @@ def test_every_node_of_a_tick_can_verify_its_statement(world, trust_root, now, c
         assert (statement.sequence, statement.director_epoch) == (1, 1)
         assert [d.digest for d in statement.deployments] == [artifact.digest]
         assert stored(each).digests == [artifact.digest]
+        assert bytes(stored(each).content_sha256).hex() == statement.content
+        assert (stored(each).issued, stored(each).expires) == (statement.issued, statement.expires)
     assert len({bytes(stored(each).envelope) for each in nodes}) == 1
 
 

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 from django.db import DatabaseError, connection
 
+from apps.audit.models import RestoreEpoch
 from apps.fleet.models import Node
 from apps.observability import services, timeseries
 from apps.observability.models import TelemetryCursor
@@ -47,6 +48,19 @@ def test_a_gap_says_where_to_go_on(agent):
     answer = send(agent, batch(agent, 3, inference("c")))
     assert (answer.status_code, answer.json()["code"], answer.json()["stored_seq"]) == (409, "sequence_gap", 1)
     assert stored(agent) == ["a"]
+
+
+@pytest.mark.parametrize("boot_known", [True, False])
+def test_after_a_restore_the_batches_in_between_are_given_up_once(agent, boot_known):
+    """The backup knew batch 1 of this boot, or nothing of it; the node has forgotten all that was acknowledged."""
+    if boot_known:
+        send(agent, batch(agent, 1, inference("a")))
+    assert send(agent, batch(agent, 7, inference("g"))).status_code == 409
+    RestoreEpoch.objects.create(epoch=1, at=datetime.now(UTC), reason="The disk died.")
+    assert send(agent, batch(agent, 7, inference("g"))).json()["seq"] == 7
+    assert send(agent, batch(agent, 9, inference("i"))).json()["stored_seq"] == 7
+    assert send(agent, batch(agent, 8, inference("h"))).json()["seq"] == 8
+    assert stored(agent)[-2:] == ["g", "h"]
 
 
 def test_loss_duplication_and_reordering_leave_every_row_once(agent):

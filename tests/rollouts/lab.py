@@ -95,6 +95,7 @@ class Lab:
     nodes: list[SimNode]
     behaviour: dict[str, Behaviour] = field(default_factory=dict)
     seed: int = 1
+    requests_a_step: int = REQUESTS_A_STEP
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -143,7 +144,7 @@ class Lab:
         batch = TelemetryBatch(node=str(node.id), boot_id=str(node.boot_id), seq=node.batch_seq)
         candidate = next((each for each in running if each.role == "candidate"), None)
         weights = [each.weight for each in running]
-        for _ in range(REQUESTS_A_STEP if sum(weights) else 0):
+        for _ in range(self.requests_a_step if sum(weights) else 0):
             answered = self.random.choices(running, weights)[0]
             batch.inference.append(self._request(answered))
             if candidate is not None and self.random.random() * 100 < candidate.mirror_percent:

@@ -18,6 +18,12 @@ SLEEP = "import time; print('up', flush=True); time.sleep(3600)"
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(3600)"
 )
+SLOW = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(3), sys.exit(0)))
+print("up", flush=True)
+time.sleep(3600)
+"""
 # Starts a process of its own that is to outlive it, as a node agent starts engines.
 PARENT = """
 import pathlib, subprocess, sys, time
@@ -25,6 +31,13 @@ home = pathlib.Path(sys.argv[1])
 if not (home / "engine.pid").exists():
     engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
     (home / "engine.pid").write_text(str(engine.pid))
+print("up", flush=True)
+time.sleep(3600)
+"""
+FAMILY = """
+import pathlib, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+(pathlib.Path(sys.argv[1]) / "child.pid").write_text(str(child.pid))
 print("up", flush=True)
 time.sleep(3600)
 """
@@ -63,6 +76,16 @@ def agent(layout: Layout) -> list[ProcessSpec]:
     return [program(layout, "agent", PARENT, stop_command=stop, kill_group=False)]
 
 
+def family(layout: Layout) -> list[ProcessSpec]:
+    """A process with a child in its own session, as a story with its traffic."""
+    return [program(layout, "parent", FAMILY)]
+
+
+def slow(layout: Layout) -> list[ProcessSpec]:
+    """A process that takes three seconds to end."""
+    return [program(layout, "slow", SLOW)]
+
+
 def broken(layout: Layout) -> list[ProcessSpec]:
     """A program that says why it can't start."""
     return [program(layout, "broken", "raise SystemExit('the configuration has no colour')")]
@@ -74,7 +97,7 @@ def finite(layout: Layout) -> list[ProcessSpec]:
 
 
 SCENARIOS: dict[str, Callable[[Layout], list[ProcessSpec]]] = {
-    scenario.__name__: scenario for scenario in (services, sleepers, agent, broken, finite)
+    scenario.__name__: scenario for scenario in (services, sleepers, agent, family, slow, broken, finite)
 }
 
 

@@ -21,6 +21,7 @@ from controlplane.supervisor.layout import LONGEST_HOME, Layout, layout_for
 from controlplane.supervisor.logs import LogFile, Terminal
 from controlplane.supervisor.processes import Environments, Site
 from controlplane.supervisor.statefile import Lock
+from tests.supervisor.conftest import eventually
 from tests.supervisor.harness import ROOT
 
 
@@ -53,6 +54,25 @@ def test_taken_gateway_port_names_its_setting(site: Site, listener: socket.socke
         check_ports(taken)
 
 
+def test_gateway_that_outlived_its_agent_is_no_stranger(site: Site) -> None:
+    port = procfs.free_port()
+    home = site.layout.node("node-1")
+    code = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(60)"
+    mine = replace(site, nodes=1, gateway_port_base=port - 1)
+    for argument, adopted in ((str(home / "gateway.json"), True), ("elsewhere", False)):
+        gateway = subprocess.Popen([sys.executable, "-c", code, str(port), argument])
+        try:
+            eventually(lambda: not procfs.port_is_free(port), "the gateway's listening")
+            if adopted:
+                check_ports(mine)
+            else:
+                with pytest.raises(SupervisorError, match="is taken by"):
+                    check_ports(mine)
+        finally:
+            gateway.kill()
+            gateway.wait()
+
+
 def test_secrets_are_made_once_and_private(tmp_path: Path) -> None:
     path = tmp_path / "secrets.json"
     made = credentials.load_or_create(path)
@@ -77,12 +97,13 @@ def test_long_home_gets_a_short_alias(tmp_path: Path) -> None:
     try:
         assert layout.home != home
         assert len(str(layout.home)) <= LONGEST_HOME
-        home.mkdir()
         layout.prepare()
         assert (home / "run").is_dir()
         assert layout_again == layout
+        assert reset(layout, Terminal(StringIO()), lambda _: True)
+        assert not layout.home.is_symlink()
     finally:
-        layout.home.unlink()
+        layout.home.unlink(missing_ok=True)
 
 
 def test_foreign_alias_is_refused(tmp_path: Path) -> None:
@@ -159,7 +180,20 @@ def test_identity_tells_a_reused_pid_apart() -> None:
     assert procfs.is_alive(mine)
     assert not procfs.is_alive(replace(mine, start_time=mine.start_time - 1))
     assert procfs.age_s(mine) < time.monotonic()
-    assert procfs.pss_bytes([os.getpid()]) > 1 << 20
+
+
+def test_memory_is_exact_or_says_that_it_is_a_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mine = procfs.memory_of([os.getpid()])
+    assert mine.is_exact
+    assert mine.total_bytes > 1 << 20
+
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/status").write_text("Name: engine\nVmRSS:\t    2048 kB\n")
+    (tmp_path / "8").mkdir()
+    (tmp_path / "8/smaps_rollup").write_text("Rss: 9999 kB\nPss: 1024 kB\nPss_Anon: 512 kB\n")
+    monkeypatch.setattr(procfs, "PROC", tmp_path)
+    assert str(procfs.memory_of([8])) == "1 MiB"
+    assert str(procfs.memory_of([7, 8, 9])) == "≤ 3 MiB"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from io import StringIO
 
 from controlplane.supervisor import procfs
@@ -39,6 +40,26 @@ def test_starts_in_waves_and_stops_in_reverse(home: Home) -> None:
     assert not home.layout.states.exists()
 
 
+def test_repeated_stop_signals_hurry_nothing_but_a_later_ctrl_c_does(home: Home) -> None:
+    running = home.start("slow")
+    running.wait_ready()
+    for _ in range(3):
+        running.process.send_signal(signal.SIGTERM)
+    eventually(lambda: home.row("slow").state == "stopping", "the stop's begin")
+    assert running.process.poll() is None
+    time.sleep(1.2)  # a person's second thought
+    running.process.send_signal(signal.SIGINT)
+    assert running.finish() == 0
+    assert "killed" in next(line for line in running.lines if line.startswith("  ■ slow"))
+
+    running = home.start("slow")
+    running.wait_ready()
+    for _ in range(3):
+        running.process.send_signal(signal.SIGTERM)
+    assert running.finish() == 0
+    assert "killed" not in next(line for line in running.lines if line.startswith("  ■ slow"))
+
+
 def test_killed_child_comes_back(home: Home) -> None:
     running = home.start("sleepers")
     running.wait_ready()
@@ -62,6 +83,23 @@ def test_killed_supervisor_takes_its_children_along(home: Home) -> None:
     end_leftovers(StateFile(home.layout.states), Terminal(said), grace_s=0.2)
     assert said.getvalue() == "Ending what an earlier start left behind: second\n"
     eventually(lambda: not procfs.is_alive(stubborn), "the end of second")
+
+
+def test_what_a_dead_process_had_started_is_found_and_ended(home: Home) -> None:
+    running = home.start("family")
+    running.wait_ready()
+    leader = identity_of(home, "parent")
+    child = procfs.identify(int((home.layout.home / "child.pid").read_text()))
+    assert child is not None
+    running.process.kill()
+    running.finish()
+    eventually(lambda: not procfs.is_alive(leader), "the parent's end")
+    assert procfs.is_alive(child)  # the kernel's signal went to its parent alone
+
+    said = StringIO()
+    end_leftovers(StateFile(home.layout.states), Terminal(said), grace_s=0.2)
+    assert said.getvalue() == "Ending what an earlier start left behind: parent\n"
+    eventually(lambda: not procfs.is_alive(child), "the child's end")
 
 
 def test_what_an_agent_started_survives_it_but_not_the_stop(home: Home) -> None:
@@ -108,7 +146,8 @@ def test_status_table(home: Home) -> None:
     rows = status_rows(home.layout)
     assert [row.name for row in rows] == ["first", "second", "third"]
     assert {row.state for row in rows} == {"ready"}
-    assert all(int(row.memory.removesuffix(" MiB")) > 0 for row in rows)
+    assert all(row.memory is not None and row.memory.total_bytes > 1 << 20 for row in rows)
     table = format_status(rows).splitlines()
     assert table[0].split() == ["process", "state", "pid", "up", "for", "memory", "restarts", "note"]
-    assert len(table) == 4
+    assert table[4].startswith("together ")
+    assert len(table) == 5

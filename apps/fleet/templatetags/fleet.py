@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from django import template
 from django.urls import reverse
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
-from apps.fleet.page_selectors import Zone
+from apps.fleet.page_selectors import Cell, Zone
 
 register = template.Library()
-FEW = 24  # up to so many cells have room for their names
+FEW = 64  # up to so many cells have room for their nodes' names
 
 
 @register.simple_tag
 def cells(zone: Zone) -> SafeString:
-    """Return a zone's cells as links to their nodes: letter, colour and a title that says both in words."""
-    big = len(zone.cells) <= FEW
+    """Return a zone's cells as links to their nodes: letter, colour and a title that says both in words.
+
+    A small zone shows each node by name with its cells; a large one is a dense field.
+    """
     base = reverse("node", args=("NODE",))
-    links = []
-    for cell in zone.cells:
-        name = escape(cell.node)
-        gpu = "" if cell.gpu is None else f" GPU {cell.gpu}"
-        said = f"{name}{gpu}: {cell.word}{', simulated' if cell.simulated else ''}"
-        text = f"{name}{gpu} {cell.letter}" if big else cell.letter
-        links.append(
-            f'<a href="{base.replace("NODE", name)}" class="{cell.kind}" title="{said}" aria-label="{said}">{text}</a>'
-        )
-    return mark_safe(f'<div class="cells{" big" if big else ""}">{"".join(links)}</div>')  # noqa: S308 escaped above
+    if len(zone.cells) > FEW:
+        field = "".join(_cell(cell, base) for cell in zone.cells)
+        return mark_safe(f'<div class="cells">{field}</div>')  # noqa: S308 escaped in _cell
+    hosts = []
+    for node, group in groupby(zone.cells, key=lambda cell: cell.node):
+        name = escape(node)
+        field = "".join(_cell(cell, base) for cell in group)
+        hosts.append(f'<li><a href="{base.replace("NODE", name)}">{name}</a><div class="cells">{field}</div></li>')
+    return mark_safe(f'<ul class="hosts">{"".join(hosts)}</ul>')  # noqa: S308 escaped above
+
+
+def _cell(cell: Cell, base: str) -> str:
+    name = escape(cell.node)
+    gpu = "" if cell.gpu is None else f" GPU {cell.gpu}"
+    said = f"{name}{gpu}: {cell.word}{', simulated' if cell.simulated else ''}"
+    link = base.replace("NODE", name)
+    return f'<a href="{link}" class="{cell.kind}" title="{said}" aria-label="{said}">{cell.letter}</a>'

@@ -124,14 +124,15 @@ def create(apps: Any, schema_editor: Any) -> None:
             cursor.execute(ENSURE_DAY)
         for index in INDICES:
             cursor.execute(index)
-    apps.get_model("observability", "StoreKind").objects.create(kind="timescale" if timescale else "plain")
+    kinds = apps.get_model("observability", "StoreKind").objects.using(schema_editor.connection.alias)
+    kinds.create(kind="timescale" if timescale else "plain")
 
 
 def drop(apps: Any, schema_editor: Any) -> None:
     with schema_editor.connection.cursor() as cursor:
         cursor.execute("DROP TABLE inference_log, comparison")
         cursor.execute("DROP FUNCTION IF EXISTS observability_ensure_day(text, date)")
-    apps.get_model("observability", "StoreKind").objects.all().delete()
+    apps.get_model("observability", "StoreKind").objects.using(schema_editor.connection.alias).all().delete()
 
 
 class Migration(migrations.Migration):

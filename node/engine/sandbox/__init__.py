@@ -51,8 +51,8 @@ def refuse_preloads() -> None:
 def enter(*, write_dirs: Iterable[Path]) -> Sandbox:
     """Give up everything an engine doesn't need; `write_dirs` stay writable (files only, no programs, no links).
 
-    Where the kernel has no Landlock the answer says 0 and the filter still holds. Raises SandboxError if a part that
-    the kernel has can't be put in force: an engine that believes itself sandboxed must be.
+    Where the kernel has no Landlock, or the system no libseccomp, the answer says so and the other part still holds.
+    Raises SandboxError if a part that is there can't be put in force: an engine that says it is sandboxed must be.
     """
     version = landlock.abi()
     try:
@@ -64,10 +64,11 @@ def enter(*, write_dirs: Iterable[Path]) -> Sandbox:
             rules |= landlock.trees(write_dirs, landlock.WRITE_TREE)
             rules[_PROCESSOR_FILE] = landlock.READ_FILE
             landlock.restrict(rules, abi_version=version)
-        seccomp.restrict()
+        if seccomp.is_available():
+            seccomp.restrict()
     except OSError as error:
         raise SandboxError("sandbox_failed", f"the engine's sandbox could not be entered: {error}") from error
-    return Sandbox(landlock=version, seccomp=True)
+    return Sandbox(landlock=version, seccomp=seccomp.is_available())
 
 
 def code_trees() -> list[Path]:

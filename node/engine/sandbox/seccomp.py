@@ -10,8 +10,13 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from typing import Any
 
-import pyseccomp
+try:
+    import pyseccomp
+except (ImportError, OSError, RuntimeError):
+    # the wheel is there, but the system's libseccomp.so.2 isn't
+    pyseccomp = None
 
 _CLONE_THREAD = 0x00010000
 
@@ -31,6 +36,11 @@ REFUSED = (
 ABSENT = ("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register")
 
 
+def is_available() -> bool:
+    """Whether this system has libseccomp (Debian and Fedora always do; minimal images may not)."""
+    return pyseccomp is not None
+
+
 def restrict() -> None:
     """Load the filter for this thread and all its future threads. Needs no_new_privs; raises OSError."""
     refuse, absent = pyseccomp.ERRNO(errno.EPERM), pyseccomp.ERRNO(errno.ENOSYS)
@@ -47,7 +57,7 @@ def restrict() -> None:
     rules.load()
 
 
-def _add(rules: pyseccomp.SyscallFilter, action: int, name: str) -> None:
+def _add(rules: Any, action: int, name: str) -> None:
     # fork, vfork, iopl … don't exist on every architecture: there is nothing to refuse then
     if pyseccomp.resolve_syscall(pyseccomp.system_arch(), name) >= 0:
         rules.add_rule(action, name)
