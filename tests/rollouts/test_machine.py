@@ -188,7 +188,7 @@ class Rollouts(RuleBasedStateMachine):
     def a_worker_claims_and_falls_asleep(self) -> None:
         for rollout_id, epoch, _ in reconcile._claim(self.lab.now, self._newest().pk, 1):
             self.late = load(rollout_id, epoch)
-            self.lab.now += effects.LEASE
+            self.lab.now += effects.lease()
 
     @precondition(lambda self: self.late is not None)
     @rule()
@@ -286,7 +286,7 @@ class Rollouts(RuleBasedStateMachine):
         for row in Node.objects.filter(phase=NodePhase.CORDONED):
             fleet.uncordon_node(row, actor=self.requester, reason="by machine", now=self.lab.now)
         for _ in range(40):
-            self.lab.now += effects.LEASE
+            self.lab.now += effects.lease()
             self.lab.run(6)
             left = Rollout.objects.exclude(phase__in=Rollout.TERMINAL).first()
             if left is None:
