@@ -167,7 +167,9 @@ class Replay:
     def _cannot_approve_own(self, page: str, rollout: dict[str, Any]) -> None:
         """Neither the requester's page nor the requester's token approves; the page says why."""
         page_text = self.requester.read(page)
-        check("another person" in page_text or "not the requester" in page_text, "the page does not say why not")
+        check(
+            "another person must decide" in page_text or "deciding takes" in page_text, "the page does not say why not"
+        )
         answer = self.requester.submit(page, "approve", reason="My own work is fine")
         check(answer.status_code == 403, f"the requester's approval was answered with {answer.status_code}, not 403")
         check(self._phase(rollout) == "paused", "the requester approved their own rollout")
