@@ -14,6 +14,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
 from apps.access.models import Role, User
+from apps.access.requests import SignedIn
 from apps.audit import page_selectors as audit
 from apps.fleet import page_selectors as fleet
 from apps.lib.console import answer, is_htmx, page
@@ -34,16 +35,21 @@ def shell(request: HttpRequest) -> dict[str, Any]:
     user = getattr(request, "user", None)
     if not isinstance(user, User) or is_htmx(request):
         return context
-    if known := getattr(request, "farrier_shell", None):  # a page with fragments asks once for each
-        return context | known
+    known: dict[str, Any] | None = getattr(request, "farrier_shell", None)
+    if known is None:  # a page with fragments renders several templates
+        known = _frame(request, user)
+        request.farrier_shell = known  # type: ignore[attr-defined]
+    return context | known
+
+
+def _frame(request: HttpRequest, user: User) -> dict[str, Any]:
     nav = [
         {"name": name, "url": reverse(url), "key": key, "current": _current(request.path, reverse(url))}
         for name, url, key in NAV
     ]
     roles = user.memberships.values_list("role", "team__slug")
     said = ", ".join(f"{role} in {team}" for role, team in roles) or ("superuser" if user.is_superuser else "")
-    request.farrier_shell = {"nav": nav, "roles": said, "waiting_count": rollouts.waiting_count(user)}  # type: ignore[attr-defined]
-    return context | request.farrier_shell  # type: ignore[attr-defined]
+    return {"nav": nav, "roles": said, "waiting_count": rollouts.waiting_count(user)}
 
 
 def _current(path: str, url: str) -> bool:
@@ -51,13 +57,16 @@ def _current(path: str, url: str) -> bool:
 
 
 @page
-def home(request: HttpRequest) -> HttpResponse:
+def home(request: SignedIn) -> HttpResponse:
     """What waits for this person, what runs, how the fleet is, what happened."""
     user = request.user
     roles = rollouts.roles_of(user)
     open_rows = rollouts.open_rollouts(user)
+    decided = rollouts.decisions_on(open_rows)
     paused = [
-        (row, rollouts.may_decide(user, row, roles, row.decided)) for row in open_rows if row.phase == Phase.PAUSED
+        (row, rollouts.may_decide(user, row, roles, decided.get(row.pk, ())))
+        for row in open_rows
+        if row.phase == Phase.PAUSED
     ]
     waiting = [(row, may) for row, may in paused if may.allowed]
     pending = fleet.pending_nodes(user) if _may_accept(roles) else []

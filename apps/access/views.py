@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpResponse, QueryDict
 from django.shortcuts import redirect
 from django.utils import timezone
 from django.views.decorators.http import require_POST
@@ -13,6 +13,7 @@ from django.views.decorators.http import require_POST
 from apps.access import selectors, services
 from apps.access.actors import actor_of
 from apps.access.models import Scope
+from apps.access.requests import SignedIn
 from apps.lib.console import Failed, answer, page
 from apps.lib.errors import DomainError
 
@@ -20,7 +21,7 @@ LIVES = {"30": "30 days", "90": "90 days", "366": "a year"}
 
 
 @page
-def tokens(request: HttpRequest) -> HttpResponse:
+def tokens(request: SignedIn) -> HttpResponse:
     """The user's tokens, and the form that makes one; a new secret is shown once, on the answer itself."""
     if request.method != "POST":
         return _tokens(request)
@@ -31,7 +32,7 @@ def tokens(request: HttpRequest) -> HttpResponse:
     return _tokens(request, secret=secret)
 
 
-def _create(request: HttpRequest) -> str:
+def _create(request: SignedIn) -> str:
     typed: QueryDict = request.POST
     name = typed.get("name", "").strip()
     if not name:
@@ -54,7 +55,7 @@ def _create(request: HttpRequest) -> str:
     return secret
 
 
-def _tokens(request: HttpRequest, *, failed: Failed | None = None, secret: str = "") -> HttpResponse:
+def _tokens(request: SignedIn, *, failed: Failed | None = None, secret: str = "") -> HttpResponse:
     context = {
         "tokens": selectors.tokens_of(request.user),
         "teams": selectors.teams_for(request.user),
@@ -69,7 +70,7 @@ def _tokens(request: HttpRequest, *, failed: Failed | None = None, secret: str =
 
 @page
 @require_POST
-def revoke(request: HttpRequest, key: str) -> HttpResponse:
+def revoke(request: SignedIn, key: str) -> HttpResponse:
     """End one of the user's own tokens."""
     token = selectors.get_token(request.user, key)
     reason = request.POST.get("reason", "").strip()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.utils.dateparse import parse_date
 
+from apps.access.requests import SignedIn
 from apps.audit import page_selectors as log
 from apps.audit.models import ActorKind
 from apps.lib.console import answer, page
@@ -12,7 +13,7 @@ from apps.lib.pages import page_of
 
 
 @page
-def audit(request: HttpRequest) -> HttpResponse:
+def audit(request: SignedIn) -> HttpResponse:
     """Events of the user's teams."""
     wanted = {name: request.GET.get(name, "").strip() for name in ("q", "kind", "object", "since")}
     try:

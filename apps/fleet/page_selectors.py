@@ -99,11 +99,12 @@ def grid(user: User, now: datetime) -> Grid:
         )
     )
     ill, failed, busy = _ill(user), _failed(user), _busy(user)
-    gpus: dict[UUID, list[tuple[int, bool]]] = defaultdict(list)
-    for node_id, index, simulated in for_user(Gpu.objects.all(), user, field="node__team_id").values_list(
+    gpus: dict[UUID, list[tuple[int | None, bool]]] = defaultdict(list)
+    for node_id, index, simulated in for_user(Gpu.objects.order_by("index"), user, field="node__team_id").values_list(
         "node_id", "index", "simulated"
     ):
         gpus[node_id].append((index, simulated))
+    host: list[tuple[int | None, bool]] = [(None, False)]
     zones: dict[str, list[Cell]] = defaultdict(list)
     hosts: dict[str, int] = defaultdict(int)
     counts: dict[str, int] = defaultdict(int)
@@ -111,8 +112,8 @@ def grid(user: User, now: datetime) -> Grid:
         health = _health(row, now, ill.get(row["id"]), row["id"] in failed, row["id"] in busy)
         counts[health] += 1
         hosts[row["zone"]] += 1
-        for index, simulated in sorted(gpus.get(row["id"], [(None, False)])):  # type: ignore[list-item]
-            zones[row["zone"]].append(Cell(row["name"], health, index, simulated))
+        for gpu, simulated in gpus.get(row["id"], host):
+            zones[row["zone"]].append(Cell(row["name"], health, gpu, simulated))
     parts = tuple(Zone(zone, hosts[zone], tuple(cells)) for zone, cells in zones.items())
     return Grid(parts, dict(counts), len(rows), sum(len(found) for found in gpus.values()))
 

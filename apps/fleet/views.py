@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import redirect
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
 from apps.access.actors import actor_of
 from apps.access.models import Role
+from apps.access.requests import SignedIn
 from apps.access.selectors import role_in
 from apps.audit import page_selectors as audit
 from apps.fleet import page_selectors as reads
@@ -56,7 +57,7 @@ ACTIONS = (
            NodePhase.CORDONED, services.cordon_node),
     Action("drain", "Drain", "Takes everything off the node; what it should serve is kept for its return.",
            NodePhase.DRAINING, services.drain_node, harm=True),
-    Action("quarantine", "Quarantine", "Locks the node out until a person accepts or bans it; its engines go on serving.",
+    Action("quarantine", "Quarantine", "Locks the node out until a person accepts or bans it; what runs goes on.",
            NodePhase.QUARANTINED, services.quarantine_node, harm=True),
     Action("ban", "Ban for good", "Locks the node out for ever: its key can never enrol again.", NodePhase.BANNED,
            services.ban_node, Role.ADMIN, harm=True),
@@ -64,7 +65,7 @@ ACTIONS = (
 
 
 @page
-def fleet(request: HttpRequest) -> HttpResponse:
+def fleet(request: SignedIn) -> HttpResponse:
     """The whole fleet as a grid by zone, or as a list that filters and sorts."""
     wanted = {name: request.GET.get(name, "").strip() for name in ("q", "phase", "zone", "pool")}
     as_list = request.GET.get("view") == "list" or any(wanted.values())
@@ -80,12 +81,12 @@ def fleet(request: HttpRequest) -> HttpResponse:
 
 
 @page
-def node(request: HttpRequest, name: str) -> HttpResponse:
+def node(request: SignedIn, name: str) -> HttpResponse:
     """A node: phase, conditions, what it should serve beside what it says, refusals, credential, actions."""
     return _node(request, name)
 
 
-def _node(request: HttpRequest, name: str, failed: Failed | None = None) -> HttpResponse:
+def _node(request: SignedIn, name: str, failed: Failed | None = None) -> HttpResponse:
     found = reads.get_node(request.user, name)
     rows, strays = reads.deployments(found)
     gpus = list(found.gpus.order_by("index"))
@@ -107,7 +108,7 @@ def _node(request: HttpRequest, name: str, failed: Failed | None = None) -> Http
     return answer(request, "fleet/node.html", context, parts=("live",), status=failed.status if failed else 200)
 
 
-def _offered(request: HttpRequest, found: Node) -> list[tuple[Action, str]]:
+def _offered(request: SignedIn, found: Node) -> list[tuple[Action, str]]:
     """Return the actions that the node's phase allows, each with the reason why this person may not, or nothing."""
     held = role_in(request.user, found.team_id)
     offered = []
@@ -127,7 +128,7 @@ def _same_move(action: Action, found: Node) -> bool:
 
 @page
 @require_POST
-def act(request: HttpRequest, name: str, action: str) -> HttpResponse:
+def act(request: SignedIn, name: str, action: str) -> HttpResponse:
     """Do one of the actions to a node, for the reason given."""
     chosen = next((known for known in ACTIONS if known.slug == action), None)
     if chosen is None:
@@ -148,6 +149,6 @@ def act(request: HttpRequest, name: str, action: str) -> HttpResponse:
 
 
 @page
-def where_runs(request: HttpRequest, model: UUID) -> HttpResponse:
+def where_runs(request: SignedIn, model: UUID) -> HttpResponse:
     """Where a model's versions should run and what each node says, as a fragment."""
     return answer(request, "fleet/where_runs.html", {"rows": reads.where_runs(request.user, model)})

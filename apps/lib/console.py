@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 from urllib.parse import urlencode
 
 from django.conf import settings
@@ -18,7 +18,7 @@ from django.utils.html import format_html
 
 from apps.lib.errors import DomainError
 
-View = Callable[..., HttpResponse]
+P = ParamSpec("P")
 
 # What differs between two renderings of the same state: spoken times and the masked CSRF token.
 _FLEETING = re.compile(r"(<time[^>]*>)[^<]*|name=\"csrfmiddlewaretoken\" value=\"[^\"]*\"")
@@ -36,14 +36,16 @@ class Failed:
 
     @classmethod
     def of(cls, action: str, error: DomainError, typed: QueryDict) -> Failed:
-        return cls(action, error.sentence, error.code, error.status, typed.dict())
+        return cls(
+            action, error.sentence, error.code, error.status, {name: str(value) for name, value in typed.items()}
+        )
 
 
-def page(view: View) -> View:
+def page(view: Callable[Concatenate[Any, P], HttpResponse]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
     """Wrap a page: asks for sign-in, and turns a DomainError that the view let through into an error page."""
 
     @wraps(view)
-    def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def wrapped(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         if not request.user.is_authenticated:
             return _to_sign_in(request)
         try:
@@ -98,7 +100,7 @@ def _wanted_part(request: HttpRequest, parts: Collection[str]) -> str | None:
 
 
 def ordering(request: HttpRequest, allowed: Mapping[str, str], default: str) -> str:
-    """Return the column to order by, from `?sort=name` or `?sort=-name`; anything not in `allowed` gives the default."""
+    """Return the column to order by, from `?sort=name` or `?sort=-name`; what `allowed` lacks gives the default."""
     wanted = request.GET.get("sort", default)
     name = wanted.removeprefix("-")
     if name not in allowed:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 
+from apps.access.requests import SignedIn
 from apps.audit import page_selectors as audit
 from apps.lib.console import answer, ordering, page
 from apps.lib.pages import page_of
@@ -14,7 +15,7 @@ SORTS = {"name": "slug", "versions": "published", "published": "published_at", "
 
 
 @page
-def models(request: HttpRequest) -> HttpResponse:
+def models(request: SignedIn) -> HttpResponse:
     """The user's models."""
     search, task = request.GET.get("q", "").strip(), request.GET.get("task", "")
     rows = reads.models(request.user, search, task).order_by(ordering(request, SORTS, "name"), "slug")
@@ -29,7 +30,7 @@ def models(request: HttpRequest) -> HttpResponse:
 
 
 @page
-def model(request: HttpRequest, slug: str) -> HttpResponse:
+def model(request: SignedIn, slug: str) -> HttpResponse:
     """A model: its versions, its aliases and their history; where each version runs is the fleet's fragment."""
     found = selectors.get_model(request.user, slug)
     context = {
@@ -41,7 +42,7 @@ def model(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 @page
-def version(request: HttpRequest, slug: str, number: int) -> HttpResponse:
+def version(request: SignedIn, slug: str, number: int) -> HttpResponse:
     """A version: lineage, artifact, signature, metrics, what differs from the one before."""
     this = selectors.get_version(request.user, slug, number)
     previous = reads.previous_version(this)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.utils import timezone
 
+from apps.access.requests import SignedIn
 from apps.lib.console import answer, page
 from apps.models.selectors import get_model
 from apps.observability import page_selectors as reads
 
 
 @page
-def traffic(request: HttpRequest, slug: str) -> HttpResponse:
+def traffic(request: SignedIn, slug: str) -> HttpResponse:
     """A model's traffic by version, as charts whose data stands in tables beside them."""
     model = get_model(request.user, slug)
     wanted = request.GET.get("range", "")

@@ -108,7 +108,7 @@ def histogram(data: Any, margin: float | None) -> Histogram | None:
         for index, count in enumerate(counts)
     )
     at = None if margin is None else _place(edges, step, margin)
-    return Histogram(bars, None if at is None else round(at - gap / 2, 1), _ticks(edges, step, margin, at))
+    return Histogram(bars, None if at is None else round(at - gap / 2, 1), _ticks(edges, margin, at))
 
 
 def _first_bin(edges: Sequence[float], counts: Sequence[int], margin: float | None) -> int:
@@ -131,7 +131,7 @@ def _place(edges: Sequence[float], step: float, value: float) -> float | None:
     return None
 
 
-def _ticks(edges: Sequence[float], step: float, margin: float | None, at: float | None) -> tuple[Tick, ...]:
+def _ticks(edges: Sequence[float], margin: float | None, at: float | None) -> tuple[Tick, ...]:
     """Label both ends and the margin; an end that the margin's label would cover goes without."""
     ticks = [Tick(0.0, f"{edges[0]:g}", "start"), Tick(HISTOGRAM_WIDTH, f"{edges[-1]:.2f}", "end")]
     if at is None or margin is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
@@ -74,18 +75,20 @@ def _with_stages(rows: QuerySet[Rollout]) -> QuerySet[Rollout]:
 
 
 def open_rollouts(user: User) -> list[Rollout]:
-    """Return the unfinished rollouts, those that wait for a person first, with `steps` and the stage's `decided`."""
-    rows = list(_with_stages(for_user(Rollout.objects.exclude(phase__in=Rollout.TERMINAL), user)))
-    given = list(Approval.objects.filter(rollout__in=rows).select_related("stage"))
-    for row in rows:
-        row.decided = [  # type: ignore[attr-defined]
-            approval
-            for approval in given
-            if approval.rollout_id == row.pk
-            and approval.stage.index == row.stage_index
-            and approval.attempt == approval.stage.attempt
-        ]
+    """Return the user's teams' unfinished rollouts, those that wait for a person first, with their `steps`."""
+    rows = _with_stages(for_user(Rollout.objects.exclude(phase__in=Rollout.TERMINAL), user))
     return sorted(rows, key=lambda row: (row.phase != Phase.PAUSED, row.created_at))
+
+
+def decisions_on(rollouts: Iterable[Rollout]) -> Mapping[UUID, list[Approval]]:
+    """Return the decisions on each rollout's current stage and attempt, by rollout."""
+    rows = {row.pk: row for row in rollouts}
+    given: dict[UUID, list[Approval]] = defaultdict(list)
+    for approval in Approval.objects.filter(rollout__in=rows).select_related("stage"):
+        stage = approval.stage
+        if stage.index == rows[approval.rollout_id].stage_index and approval.attempt == stage.attempt:
+            given[approval.rollout_id].append(approval)
+    return given
 
 
 def waiting_count(user: User) -> int:

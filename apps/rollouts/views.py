@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import redirect
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
 from apps.access.actors import actor_of
 from apps.access.models import Role
+from apps.access.requests import SignedIn
 from apps.audit import page_selectors as audit
 from apps.lib.console import Failed, answer, ordering, page
 from apps.lib.errors import DomainError, NotFound
@@ -27,7 +28,7 @@ SORTS = {"number": "number", "model": "model__slug", "phase": "phase", "asked": 
 
 
 @page
-def rollouts(request: HttpRequest) -> HttpResponse:
+def rollouts(request: SignedIn) -> HttpResponse:
     """The user's rollouts."""
     wanted = {name: request.GET.get(name, "").strip() for name in ("q", "phase", "model", "pool")}
     rows = reads.rollout_list(
@@ -46,12 +47,12 @@ def rollouts(request: HttpRequest) -> HttpResponse:
 
 
 @page
-def rollout(request: HttpRequest, pk: UUID) -> HttpResponse:
+def rollout(request: SignedIn, pk: UUID) -> HttpResponse:
     """The evidence page: what was seen, what changes, where, and the decision."""
     return _rollout(request, pk)
 
 
-def _rollout(request: HttpRequest, pk: UUID, failed: Failed | None = None) -> HttpResponse:
+def _rollout(request: SignedIn, pk: UUID, failed: Failed | None = None) -> HttpResponse:
     found = evidence.get_rollout(request.user, pk)
     shown = evidence.evidence_page(found, request.GET.get("stage"), timezone.now())
     roles = reads.roles_of(request.user)
@@ -90,8 +91,8 @@ _ABORTABLE = frozenset({Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED, Phase.PR
 COMMANDS = {
     command.slug: command
     for command in (
-        Command("pause", "Pause", "Stops before the next stage. The candidate keeps its share, automatic rollback stays "
-                "armed.", services.pause_rollout, "is paused", frozenset({Phase.PROGRESSING})),
+        Command("pause", "Pause", "Stops before the next stage. The candidate keeps its share, automatic rollback "
+                "stays armed.", services.pause_rollout, "is paused", frozenset({Phase.PROGRESSING})),
         Command("resume", "Resume", "Goes on where it was paused.", services.resume_rollout, "goes on",
                 frozenset({Phase.PAUSED})),
         Command("abort", "Abort", "Returns every node to what it served before.", services.abort_rollout,
@@ -112,7 +113,7 @@ def _fits(command: Command, found: Rollout) -> bool:
 
 @page
 @require_POST
-def act(request: HttpRequest, pk: UUID, action: str) -> HttpResponse:
+def act(request: SignedIn, pk: UUID, action: str) -> HttpResponse:
     """Approve, reject, pause, resume or abort, for the reason given."""
     command = (COMMANDS | DECISIONS).get(action)
     if command is None:
@@ -132,21 +133,21 @@ def act(request: HttpRequest, pk: UUID, action: str) -> HttpResponse:
     return redirect("rollout", pk)
 
 
-def _reason(request: HttpRequest, what: str) -> str:
+def _reason(request: SignedIn, what: str) -> str:
     reason = request.POST.get("reason", "").strip()
     if not reason:
         raise DomainError("reason_missing", f"Say why you {what}: the reason goes into the audit log.", status=422)
     return reason
 
 
-def _revision(request: HttpRequest, found: Rollout) -> int:
+def _revision(request: SignedIn, found: Rollout) -> int:
     """The revision that the person saw, so that a decision on an outdated page is refused."""
     sent = request.POST.get("revision", "")
     return int(sent) if sent.isdigit() else found.revision
 
 
 @page
-def new_rollout(request: HttpRequest) -> HttpResponse:
+def new_rollout(request: SignedIn) -> HttpResponse:
     """The form that starts a rollout."""
     if request.method == "POST":
         try:
@@ -158,7 +159,7 @@ def new_rollout(request: HttpRequest) -> HttpResponse:
     return _new_rollout(request, None)
 
 
-def _new_rollout(request: HttpRequest, failed: Failed | None) -> HttpResponse:
+def _new_rollout(request: SignedIn, failed: Failed | None) -> HttpResponse:
     offer = reads.offer(request.user)
     typed = failed.typed if failed else request.GET
     roles = reads.roles_of(request.user)
@@ -167,7 +168,7 @@ def _new_rollout(request: HttpRequest, failed: Failed | None) -> HttpResponse:
     return answer(request, "rollouts/new.html", context, status=failed.status if failed else 200)
 
 
-def _start(request: HttpRequest) -> Rollout:
+def _start(request: SignedIn) -> Rollout:
     offer = reads.offer(request.user)
     version = next((row for row in offer.versions if str(row.pk) == request.POST.get("version")), None)
     strategy = next((row for row in offer.strategies if row.slug == request.POST.get("strategy")), None)
@@ -175,6 +176,7 @@ def _start(request: HttpRequest) -> Rollout:
     if version is None or strategy is None or pool is None:
         raise DomainError("incomplete", "Choose a version, a strategy and a pool from the lists.", status=422)
     return services.start_rollout(
+        model=version.model,
         version=version,
         strategy=strategy,
         pool=pool,
@@ -185,12 +187,12 @@ def _start(request: HttpRequest) -> Rollout:
 
 
 @page
-def holds(request: HttpRequest) -> HttpResponse:
+def holds(request: SignedIn) -> HttpResponse:
     """Digests that must not be rolled out."""
     return _holds(request)
 
 
-def _holds(request: HttpRequest, failed: Failed | None = None) -> HttpResponse:
+def _holds(request: SignedIn, failed: Failed | None = None) -> HttpResponse:
     lifted, search = request.GET.get("state") == "lifted", request.GET.get("q", "").strip()
     roles = reads.roles_of(request.user)
     found = page_of(reads.holds(request.user, lifted=lifted, search=search), request)
@@ -202,7 +204,7 @@ def _holds(request: HttpRequest, failed: Failed | None = None) -> HttpResponse:
 
 @page
 @require_POST
-def lift(request: HttpRequest, pk: UUID) -> HttpResponse:
+def lift(request: SignedIn, pk: UUID) -> HttpResponse:
     """Lift a hold, for the reason given."""
     hold = reads.get_hold(request.user, pk)
     try:
@@ -215,7 +217,7 @@ def lift(request: HttpRequest, pk: UUID) -> HttpResponse:
 
 
 @page
-def version_rollouts(request: HttpRequest, version: UUID) -> HttpResponse:
+def version_rollouts(request: SignedIn, version: UUID) -> HttpResponse:
     """A version's rollouts and holds, as a fragment of its page."""
     roles = reads.roles_of(request.user)
     held = [

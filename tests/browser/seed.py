@@ -220,9 +220,10 @@ def build(home: Path, keys: Keys, now: datetime) -> Seed:
     )  # fmt: skip
     lab.until(rolled_back, "rolled_back")
     waiting = make.start(
-        make.version("minilm-embedder", 4, Behaviour(similarity=0.9981, scatter=0.0009, latency_ms=19.0), numpy="2.3.2"),
-        "demo", "Tokenizer fix, same weights elsewhere.",
-    )  # fmt: skip
+        make.version("minilm-embedder", 4, Behaviour(0.9981, scatter=0.0009, latency_ms=19.0), numpy="2.3.2"),
+        "demo",
+        "Tokenizer fix, same weights elsewhere.",
+    )
     doubtful = make.start(
         make.version("digit-classifier", 12, Behaviour(similarity=0.985, scatter=0.01)), "demo", "Retrained on July."
     )
