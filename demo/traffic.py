@@ -1,6 +1,6 @@
 """Real requests to the nodes' gateways: sentences of licence texts, and handwritten digits whose labels come back.
 
-`python -m demo.traffic --gateway http://127.0.0.1:8711 --gateway … --server … --token … --rate 60`
+`python -m demo.traffic --gateway http://127.0.0.1:8711 --gateway … --server … --token … --rate 40`
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def main() -> int:
     parser.add_argument("--gateway", action="append", required=True, help="Origin of a node's gateway; repeatable.")
     parser.add_argument("--server", required=True, help="Origin of the control plane, for feedback.")
     parser.add_argument("--token", default=os.environ.get("FARRIER_TOKEN", ""), help="API token with feedback:write.")
-    parser.add_argument("--rate", type=float, default=60.0, help="Requests a second over all gateways.")
+    parser.add_argument("--rate", type=float, default=40.0, help="Requests a second over all gateways.")
     parser.add_argument("--end-with-parent", action="store_true", help="End when the starting process does.")
     options = parser.parse_args()
     if options.end_with_parent:

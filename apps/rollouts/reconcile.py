@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import connection
 
 from apps.audit.transitions import Stale
+from apps.lib.wake import wake
 from apps.rollouts import evidence
 from apps.rollouts.effects import Judged, apply, lease
 from apps.rollouts.models import Phase, Rollout
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 BATCH = 20
 STEPS = 6  # one tick may take several: a stage ends, the next begins, its weights go out
 RETRY = timedelta(seconds=5)
+TASK = "rollouts.reconcile"
 
 _CLAIM = """
 UPDATE rollouts_rollout SET lease_until = %(lease)s, lease_epoch = lease_epoch + 1
@@ -115,7 +117,10 @@ def _judge(loaded: Loaded, snapshot: Snapshot, now: datetime) -> Judged | None:
 
 
 def _release(rollout_id: UUID, epoch: int, claimed_due_at: datetime, next_look: datetime) -> None:
-    """Give the lease back. Where a command has set a new `due_at` meanwhile, that one stands."""
+    """Give the lease back. Where a command has set a new `due_at` meanwhile, that one stands, and its ring, which found
+    the rollout taken, is repeated.
+    """
     mine = Rollout.objects.filter(pk=rollout_id, lease_epoch=epoch)
-    if not mine.filter(due_at=claimed_due_at).update(lease_until=None, due_at=next_look):
-        mine.update(lease_until=None)
+    undisturbed = mine.filter(due_at=claimed_due_at).update(lease_until=None, due_at=next_look)
+    if not undisturbed and mine.update(lease_until=None):
+        wake(TASK, rollout_id)

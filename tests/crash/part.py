@@ -27,15 +27,15 @@ class Part:
         self.log = layout.home / f"{name}.out"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Start it and wait until everything in it is ready."""
+    def start(self, **settings: str) -> None:
+        """Start it, with other settings for this once, and wait until everything in it is ready."""
         self._layout.prepare()
         begun = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.crash.plane", str(self._layout.home), self.name],
                 cwd=ROOT,
-                env=self._environment,
+                env=self._environment | settings,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,8 +27,8 @@ from tests.crash.plane import ROOT, environment_file
 from tests.crash.waiting import until
 
 NODES = 2
-DIED_TIMEOUT_S = 90.0
-BACK_TIMEOUT_S = 90.0
+DIED_TIMEOUT_S = 120.0
+BACK_TIMEOUT_S = 120.0
 # Named services would be used instead of the installation's own, and the test runner sets them.
 FOREIGN = ("DATABASE_URL", "FARRIER_OWNER_DATABASE_URL", "REDIS_URL", "FARRIER_SECRET_KEY", "DJANGO_SETTINGS_MODULE")
 
@@ -69,6 +70,10 @@ class Site:
             "FARRIER_NODES": str(NODES),
             "FARRIER_TICK_S": "1",
             "FARRIER_POLL_INTERVAL_S": "5",
+            "FARRIER_ROLLOUT_LEASE_S": "10",
+            # so short that both run out and are renewed all the time, under every kill
+            "FARRIER_ASSIGNMENT_LIFE_S": "20",
+            "FARRIER_CREDENTIAL_LIFE_S": "30",
             "FARRIER_FAILPOINTS": str(self.failpoints),
             **settings,
         }
@@ -76,6 +81,7 @@ class Site:
         self.fleet = Part("fleet", self.layout, environment)
         self.kills: list[Kill] = []
         self.outages: list[Outage] = []
+        self.refusals: Counter[str] = Counter()  # reads over REST that the control plane could not answer
         self._armed: dict[str, str] = {}
 
     def start(self) -> None:

@@ -50,7 +50,7 @@ def test_a_claimed_rollout_is_not_claimed_again_until_its_lease_ends(shadowing: 
     assert len(first) == 1
     assert reconcile._claim(lab.now, shadowing.pk, 1) == []
     assert not reconcile.reconcile(shadowing.pk, lab.now)
-    later = lab.now + effects.LEASE
+    later = lab.now + effects.lease()
     second = reconcile._claim(later, shadowing.pk, 1)
     assert second[0][1] == first[0][1] + 1
 
@@ -60,7 +60,7 @@ def test_a_worker_whose_lease_has_passed_on_can_not_write(shadowing: Rollout, la
     ((_, epoch, _),) = reconcile._claim(lab.now, shadowing.pk, 1)
     slow = load(shadowing.pk, epoch)
     assert slow is not None
-    lab.now += effects.LEASE
+    lab.now += effects.lease()
     assert reconcile._claim(lab.now, shadowing.pk, 1)
     before = _everything(shadowing)
     with pytest.raises(Stale):
@@ -77,7 +77,7 @@ def test_a_worker_that_a_person_overtook_can_not_write(shadowing: Rollout, lab: 
     services.abort_rollout(shadowing, actor=requester, reason="stop", now=lab.now)
     with pytest.raises(Stale):
         effects.apply(slow, plan(view(slow, lab.now), lab.now), None, lab.now)
-    lab.now += effects.LEASE
+    lab.now += effects.lease()
     lab.until(shadowing, "aborted", within_s=60)
 
 
