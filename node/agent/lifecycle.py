@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from node.agent.gateway import end_gracefully
 from node.agent.home import Home
 from node.agent.processes import Process
 from node.agent.services import Records
-from node.agent.slots import recorded
+from node.agent.slots import Slots, recorded
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,10 @@ def shutdown(home: Home, say: Callable[[str], None]) -> int:
     """End agent, gateway, comparator, engines and fork server of a home, in this order; returns how many had run.
 
     Each is known by pid and start time, so nothing else is ever hit. What doesn't end in ten seconds is killed.
+    A home that isn't there has nothing to end.
     """
+    if not home.path.exists():
+        return 0
     records = Records(home)
     processes = records.all()
     ended = 0
@@ -33,23 +37,32 @@ def shutdown(home: Home, say: Callable[[str], None]) -> int:
         process = processes.get(name)
         if process is not None and process.is_alive():
             say(f"ending {name} (process {process.pid})")
-            end_gracefully(home, process, grace_s=GRACE_S) if name == "gateway" else process.end(grace_s=GRACE_S)
+            if name == "gateway":
+                end_gracefully(home, process, grace_s=GRACE_S)
+            else:
+                process.end(grace_s=GRACE_S)
             ended += 1
         records.forget(name)
-    engines = [(slot, slot.process) for slot in recorded(home)]
-    running = [(slot, process) for slot, process in engines if process is not None and process.is_alive()]
-    for slot, process in running:
-        say(f"ending the engine of {slot.model} {slot.version} (process {process.pid})")
-        process.send(signal.SIGTERM)
-    for _, process in running:
-        process.end(grace_s=GRACE_S)
+    ended += _end_engines(home, say)
     zygote = processes.get("zygote")
     if zygote is not None and zygote.is_alive():
         say(f"ending zygote (process {zygote.pid})")
         zygote.end(grace_s=GRACE_S)
         ended += 1
     records.forget("zygote")
-    return ended + len(running)
+    return ended
+
+
+def _end_engines(home: Home, say: Callable[[str], None]) -> int:
+    slots = Slots(home)
+    slots.adopt(time.monotonic())  # finds those too whose record a killed agent did not get to write
+    running = [process for process in slots.processes() if process.is_alive()]
+    for process in running:
+        say(f"ending an engine (process {process.pid})")
+        process.send(signal.SIGTERM)
+    for process in running:
+        process.end(grace_s=GRACE_S)
+    return len(running)
 
 
 def status(home: Home) -> dict[str, Any]:
