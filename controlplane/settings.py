@@ -33,6 +33,7 @@ class Env(BaseSettings):
     poll_interval_s: float = Field(30.0, alias="FARRIER_POLL_INTERVAL_S", gt=0)
     tick_s: float = Field(5.0, alias="FARRIER_TICK_S", gt=0)
     db_pool_max: int = Field(10, alias="FARRIER_DB_POOL_MAX", ge=2)
+    rollout_lease_s: float = Field(30.0, alias="FARRIER_ROLLOUT_LEASE_S", ge=5)
     assignment_life_s: float = Field(86_400.0, alias="FARRIER_ASSIGNMENT_LIFE_S", gt=0, le=86_400)
     credential_life_s: float = Field(86_400.0, alias="FARRIER_CREDENTIAL_LIFE_S", gt=0)
     approval_life_s: float = Field(14_400.0, alias="FARRIER_APPROVAL_LIFE_S", gt=0)
@@ -120,6 +121,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "apps.lib.problems.DatabaseAway",
 ]
 
 ROOT_URLCONF = "controlplane.urls"

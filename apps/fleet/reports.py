@@ -42,6 +42,7 @@ def record_poll(node_id: UUID, report: PollRequest, *, now: datetime) -> PollRes
         if node.phase == NodePhase.ACCEPTED:
             move(node, NodePhase.ACTIVE, actor=Actor.node(node.name), reason="First poll.", now=now)
         failpoints.pass_by("poll.stored")
+    failpoints.pass_by("poll.before_answer")
     return PollResponse(
         server_time=now.timestamp(),
         interval_s=node.pool.poll_interval_s,

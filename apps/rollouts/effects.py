@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from functools import singledispatchmethod
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 
 from apps.audit.outbox import emit
@@ -53,7 +54,10 @@ from apps.rollouts.snapshot import Loaded
 from protocol import failpoints
 from protocol.messages import Role
 
-LEASE = timedelta(seconds=60)
+
+def lease() -> timedelta:
+    """Return how long a claimed rollout is its worker's. When that worker dies, nobody decides until it is over."""
+    return timedelta(seconds=settings.FARRIER.rollout_lease_s)
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ class _Act:
     def fence(self) -> None:
         """Lock the row if it still is as it was when this tick read it; a command or another worker may have come."""
         as_read = Rollout.objects.filter(pk=self.rollout.pk, revision=self.rollout.revision, **self.guard)
-        if as_read.update(lease_until=self.now + LEASE) != 1:
+        if as_read.update(lease_until=self.now + lease()) != 1:
             raise Stale(self.rollout)
 
     @singledispatchmethod

@@ -14,8 +14,9 @@ from django.conf import settings
 from django.db import connection
 
 from apps.audit.transitions import Stale
+from apps.lib.wake import wake
 from apps.rollouts import evidence
-from apps.rollouts.effects import LEASE, Judged, apply
+from apps.rollouts.effects import Judged, apply, lease
 from apps.rollouts.models import Phase, Rollout
 from apps.rollouts.planner import judged_stage, plan
 from apps.rollouts.plans import DEFAULT_LIMITS, Await, Limits, Snapshot
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 BATCH = 20
 STEPS = 6  # one tick may take several: a stage ends, the next begins, its weights go out
 RETRY = timedelta(seconds=5)
+TASK = "rollouts.reconcile"
 
 _CLAIM = """
 UPDATE rollouts_rollout SET lease_until = %(lease)s, lease_epoch = lease_epoch + 1
@@ -63,7 +65,7 @@ def reconcile(rollout_id: UUID, now: datetime) -> bool:
 
 def _claim(now: datetime, only: UUID | None, limit: int) -> list[tuple[UUID, int, datetime]]:
     with connection.cursor() as cursor:
-        cursor.execute(_CLAIM, {"now": now, "lease": now + LEASE, "only": only, "limit": limit})
+        cursor.execute(_CLAIM, {"now": now, "lease": now + lease(), "only": only, "limit": limit})
         return list(cursor.fetchall())
 
 
@@ -93,8 +95,10 @@ def _steps(rollout_id: UUID, epoch: int, now: datetime) -> datetime:
             snapshot = replace(snapshot, findings=tuple(judged.findings))
         actions = plan(snapshot, now, limits())
         next_look = next((action.until for action in actions if isinstance(action, Await)), next_look)
+        failpoints.pass_by("rollout.decided")
         if not apply(loaded, actions, judged, now):
             break
+        failpoints.pass_by("rollout.committed")
     return next_look
 
 
@@ -113,7 +117,10 @@ def _judge(loaded: Loaded, snapshot: Snapshot, now: datetime) -> Judged | None:
 
 
 def _release(rollout_id: UUID, epoch: int, claimed_due_at: datetime, next_look: datetime) -> None:
-    """Give the lease back. Where a command has set a new `due_at` meanwhile, that one stands."""
+    """Give the lease back. Where a command has set a new `due_at` meanwhile, that one stands, and its ring, which found
+    the rollout taken, is repeated.
+    """
     mine = Rollout.objects.filter(pk=rollout_id, lease_epoch=epoch)
-    if not mine.filter(due_at=claimed_due_at).update(lease_until=None, due_at=next_look):
-        mine.update(lease_until=None)
+    undisturbed = mine.filter(due_at=claimed_due_at).update(lease_until=None, due_at=next_look)
+    if not undisturbed and mine.update(lease_until=None):
+        wake(TASK, rollout_id)

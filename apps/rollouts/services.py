@@ -38,6 +38,7 @@ from apps.rollouts.models import (
 )
 from apps.rollouts.planner import resumed, worsened
 from apps.rollouts.plans import DEFAULT_LIMITS, StageView
+from apps.rollouts.reconcile import TASK
 from apps.rollouts.starting import start_rollout
 from apps.rollouts.strategy import ApprovalStage, dump_plan, parse_plan
 
@@ -54,7 +55,6 @@ __all__ = [
     "start_rollout",
 ]
 
-TASK = "rollouts.reconcile"
 DECIDABLE = (PauseReason.APPROVAL, PauseReason.INCONCLUSIVE)
 ABORT_TRIES = 5
 

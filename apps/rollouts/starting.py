@@ -23,6 +23,7 @@ from apps.rollouts.effects import announce
 from apps.rollouts.models import Hold, Phase, Rollout, Stage, Strategy
 from apps.rollouts.participants import Before, add_participants, served_before
 from apps.rollouts.plans import DEFAULT_LIMITS
+from apps.rollouts.reconcile import TASK
 from apps.rollouts.strategy import AnyStage, analysing_stages, dump_plan, parse_plan, plan_sha256
 
 
@@ -179,5 +180,5 @@ def _create(
     data = {"strategy": strategy.slug if strategy else None, "digest": artifact.digest, "pool": pool.slug}
     record(rollout, "rollout.started", actor=actor, reason=reason, now=now, to_state=Phase.PENDING, data=data)
     announce(rollout, "rollout.started", f"{actor.label} asked for it: {reason.strip()}", now)
-    wake("rollouts.reconcile", rollout.pk)
+    wake(TASK, rollout.pk)
     return rollout

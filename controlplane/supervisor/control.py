@@ -75,7 +75,7 @@ class StatusRow:
     state: str
     pid: str
     uptime: str
-    memory: str
+    memory: procfs.Memory | None
     restarts: int
     note: str
 
@@ -99,9 +99,9 @@ def _row(
     name: str, state: str, process: procfs.ProcessId | None, pids: list[int], restarts: int = 0, note: str = ""
 ) -> StatusRow:
     if process is None:
-        return StatusRow(name, state, "", "", "", restarts, note)
-    memory = f"{procfs.pss_bytes(pids) / 2**20:.0f} MiB"
-    return StatusRow(name, state, str(process.pid), duration(procfs.age_s(process)), memory, restarts, note)
+        return StatusRow(name, state, "", "", None, restarts, note)
+    age = duration(procfs.age_s(process))
+    return StatusRow(name, state, str(process.pid), age, procfs.memory_of(pids), restarts, note)
 
 
 def _node_rows(layout: Layout) -> list[StatusRow]:
@@ -114,7 +114,7 @@ def _node_rows(layout: Layout) -> list[StatusRow]:
     for home, process in asked:
         answer, _ = process.communicate(timeout=NODE_PATIENCE_S)
         if process.returncode != 0:
-            rows.append(StatusRow(home.name, "unknown", "", "", "", 0, "its agent's status can't be read"))
+            rows.append(StatusRow(home.name, "unknown", "", "", None, 0, "its agent's status can't be read"))
             continue
         told: dict[str, Any] = json.loads(answer)
         parts = [(name, found) for name, found in told["processes"].items() if name != "agent"]
@@ -141,7 +141,7 @@ def duration(seconds: float) -> str:
 def format_status(rows: list[StatusRow]) -> str:
     """The table as text, numbers right-aligned."""
     head = ("process", "state", "pid", "up for", "memory", "restarts", "note")
-    cells = [head, *((r.name, r.state, r.pid, r.uptime, r.memory, str(r.restarts), r.note) for r in rows)]
+    cells = [head, *((r.name, r.state, r.pid, r.uptime, str(r.memory or ""), str(r.restarts), r.note) for r in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     aligned_right = {2, 3, 4, 5}
     lines = []
@@ -150,8 +150,7 @@ def format_status(rows: list[StatusRow]) -> str:
             c.rjust(w) if i in aligned_right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(parts).rstrip())
-    total_mib = sum(int(row.memory.removesuffix(" MiB")) for row in rows if row.memory)
-    lines.append(f"together {total_mib:,} MiB")
+    lines.append(f"together {sum((row.memory for row in rows if row.memory), procfs.Memory())}")
     return "\n".join(lines)
 
 

@@ -91,16 +91,36 @@ def session_members(leader: ProcessId) -> list[ProcessId]:
     return members
 
 
-def pss_bytes(pids: list[int]) -> int:
-    """Proportional set size of these processes together: shared pages are counted once, in shares."""
-    total = 0
-    for pid in pids:
-        try:
-            rollup = (PROC / str(pid) / "smaps_rollup").read_text()
-        except OSError:
-            continue  # ended meanwhile, or another user's
-        total += sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
-    return total
+@dataclass(frozen=True)
+class Memory:
+    """Proportional set size: shared pages are counted once, in shares. Not exact: an upper bound."""
+
+    total_bytes: int = 0
+    is_exact: bool = True
+
+    def __add__(self, other: "Memory") -> "Memory":
+        return Memory(self.total_bytes + other.total_bytes, self.is_exact and other.is_exact)
+
+    def __str__(self) -> str:
+        return f"{'' if self.is_exact else '≤ '}{self.total_bytes / 2**20:,.0f} MiB"
+
+
+def memory_of(pids: list[int]) -> Memory:
+    """Memory of these processes together."""
+    return sum((_memory(PROC / str(pid)) for pid in pids), Memory())
+
+
+def _memory(process: Path) -> Memory:
+    with suppress(OSError):
+        return Memory(_kilobytes(process / "smaps_rollup", "Pss:") * 1024)
+    with suppress(OSError):
+        # A sandboxed engine shows its pages to root alone; what is resident, shared or not, everybody may know.
+        return Memory(_kilobytes(process / "status", "VmRSS:") * 1024, is_exact=False)
+    return Memory()  # ended meanwhile
+
+
+def _kilobytes(file: Path, label: str) -> int:
+    return sum(int(line.split()[1]) for line in file.read_text().splitlines() if line.startswith(label))
 
 
 def port_is_free(port: int, host: str = "127.0.0.1") -> bool:

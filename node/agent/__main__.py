@@ -53,6 +53,7 @@ def _run_parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", required=True, help="this node's name, [a-z0-9-], at most 63 characters")
     parser.add_argument("--zone", required=True, help="where this node stands, [a-z0-9-]")
     parser.add_argument("--join-token-file", type=Path, help="the join token; needed until the node has enrolled")
+    parser.add_argument("--ca-file", type=Path, help="PEM file of the authorities to believe, instead of the system's")
     parser.add_argument("--gateway-host", default="127.0.0.1", help="address at which requests are taken")
     parser.add_argument("--gateway-port", type=int, required=True, help="port at which requests are taken")
     parser.add_argument("--poll-interval", type=float, help="seconds, instead of what the control plane asks for")
@@ -68,6 +69,7 @@ def _settings(found: argparse.Namespace) -> Settings:
         zone=found.zone,
         gateway=Listen(found.gateway_host, found.gateway_port),
         join_token_file=found.join_token_file,
+        ca_file=found.ca_file,
         poll_interval_s=found.poll_interval,
         telemetry_interval_s=found.telemetry_interval,
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import secrets
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
@@ -54,7 +56,8 @@ class ControlPlane:
     """One control plane as an agent sees it. Safe to use from several threads.
 
     `transport` replaces the network (the simulator passes one that calls the web app in-process), `now` the clock in
-    Unix seconds. Every method raises Temporary or Permanent, with the server's own code where it gave one.
+    Unix seconds; `ca_file` holds the only authorities to believe, instead of the system's. Every method raises
+    Temporary or Permanent, with the server's own code where it gave one.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class ControlPlane:
         *,
         transport: httpx2.BaseTransport | None = None,
         now: Callable[[], float] = time.time,
+        ca_file: Path | None = None,
     ) -> None:
         self.key = key
         self._now = now
@@ -73,6 +77,7 @@ class ControlPlane:
         self._http = httpx2.Client(
             base_url=server,
             transport=transport,
+            verify=ssl.create_default_context(cafile=ca_file),
             timeout=httpx2.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             limits=httpx2.Limits(max_connections=16, keepalive_expiry=60.0),
             headers={"user-agent": f"farrier-agent/{AGENT_VERSION}"},

@@ -64,9 +64,8 @@ class Agent:
         self._records = Records(self._home)
         boot = _next_boot(self._home)
         identities = IdentityStore(self._home.path)
-        self._control_plane = ControlPlane(
-            settings.server, load_or_create_key(self._home.path), transport=transport, now=now
-        )
+        key = load_or_create_key(self._home.path)
+        self._control_plane = ControlPlane(settings.server, key, transport=transport, now=now, ca_file=settings.ca_file)
         self._trust = TrustStore(self._home.trust, _pin(identities, settings))
         self._cache = ArtifactCache(self._home.artifacts)
         self._good = GoodStore(self._home.path / "good.json")
@@ -118,6 +117,9 @@ class Agent:
         statuses = self._ensure_services(now_s)
         comparator = statuses.get("ComparatorReady")
         snapshot = self._observe(now_s, is_comparing=comparator is not None and comparator.is_ready)
+        if statuses["GatewayReady"].is_ready and not snapshot.is_routed:
+            sentence = "The gateway does not follow the routes that were written last; see its log."
+            statuses["GatewayReady"] = Status(False, "routes_not_in_force", sentence)
         actions = planner.plan(snapshot, now_s)
         for action in actions:
             self._act(action, now_s, is_zygote_ready=statuses["ZygoteReady"].is_ready)
@@ -310,7 +312,15 @@ class Agent:
                 log.exception("telemetry could not be written")
                 self._telemetry_error = Permanent("spool_unwritable", f"Telemetry can't be stored: {failed}.")
                 delay = max(delay, backoff.next_s())
-            self._stopping.wait(delay)
+            self._rest(delay, is_away=self._telemetry_error is not None)
+
+    def _rest(self, delay_s: float, *, is_away: bool) -> None:
+        """Wait for the next batch's time, or until there are rows enough for a full one."""
+        deadline = time.monotonic() + delay_s
+        while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
+            if not is_away and self._shipper.has_full_batch():
+                return
+            self._stopping.wait(min(left, 0.5))
 
     def _on_assigned(self) -> None:
         self._watch.wake()

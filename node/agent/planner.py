@@ -202,6 +202,10 @@ def _is_ready(key: Key, s: Snapshot) -> bool:
     return engine is not None and engine.state == EngineState.READY
 
 
+def _baselines_first(deployments: Iterable[Deployment]) -> list[Deployment]:
+    return sorted(deployments, key=lambda d: (d.role != Role.BASELINE, d.model))
+
+
 def _may_try(failure: Failure | None, now_s: float) -> bool:
     return failure is None or failure.retry_at_s <= now_s
 
@@ -212,7 +216,7 @@ def _fetches(s: Snapshot, now_s: float) -> Iterator[Action]:
     yield from (CancelFetch(digest) for digest in sorted(stale))
     free = MAX_FETCHES - len(s.fetching)
     begun: set[str] = set()
-    for deployment in sorted(s.wanted, key=lambda d: (d.role != Role.BASELINE, d.model)):
+    for deployment in _baselines_first(s.wanted):
         is_here = deployment.digest in s.cached | s.fetching | begun
         if not is_here and free > 0 and _may_try(s.fetch_failures.get(key_of(deployment)), now_s):
             begun.add(deployment.digest)
@@ -221,7 +225,7 @@ def _fetches(s: Snapshot, now_s: float) -> Iterator[Action]:
 
 
 def _starts(s: Snapshot, now_s: float) -> Iterator[Action]:
-    for deployment in [*s.wanted, *_stand_ins_to_start(s)]:
+    for deployment in [*_baselines_first(s.wanted), *_stand_ins_to_start(s)]:
         key = key_of(deployment)
         is_under_way = key in s.engines or key in s.verifying
         if deployment.digest in s.cached and not is_under_way and _may_try(s.start_failures.get(key), now_s):

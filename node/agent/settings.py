@@ -18,6 +18,7 @@ class Settings:
     zone: str
     gateway: Listen
     join_token_file: Path | None = None
+    ca_file: Path | None = None  # whom to believe that a server is the control plane, instead of the system's list
     poll_interval_s: float | None = None  # instead of what the server asks for
     telemetry_interval_s: float = 5.0
     tick_s: float = 1.0

@@ -32,6 +32,7 @@ MAX_OUTBOX_BYTES = 512 << 20
 ORPHANS_EVERY_S = 30.0
 MAX_FILES_A_ROUND = 500
 BATCH_BYTES = TELEMETRY_MAX_BYTES - (64 << 10)  # leaves room for the batch's own fields
+ROW_BYTES = 250  # about what a row takes
 _BATCH = re.compile(r"(\d{8})_([0-9a-f-]{36})_(\d{12})\.pb")
 _BAD_BATCH = frozenset({400, 413, 422})  # statuses that speak of this one batch, not of the node or the address
 Row = InferenceRow | ComparisonRow
@@ -196,6 +197,10 @@ class Shipper:
     def dropped_rows(self) -> int:
         """Rows given up since the agent started."""
         return self._outbox.dropped_rows
+
+    def has_full_batch(self) -> bool:
+        """Whether the spool holds about as many rows as a batch may have."""
+        return sum(path.stat().st_size for path in self._home.spool.glob("*.log")) >= TELEMETRY_MAX_ROWS * ROW_BYTES
 
     def collect(self) -> bool:
         """Make batches of what lies in the spool; True when there may be more."""

@@ -67,7 +67,7 @@ class Node:
     def start(self, *, clock_ahead_s: float = 0.0, **environment: str) -> None:
         """Start (or start again) the agent, with a clock that is ahead by so much."""
         token = self.home.path.parent / f"{self.home.path.name}.token"
-        token.write_text(f"secret-of-sixteen-plus.{self.plane.director.pin}\n")
+        token.write_text(self.plane.join_token + "\n")
         program = ["-c", WITH_CLOCK, str(clock_ahead_s)] if clock_ahead_s else ["-m", "node.agent"]
         command = [
             *(sys.executable, *program, "--home", str(self.home.path), "--server", self.plane.url),
@@ -89,9 +89,11 @@ class Node:
         self.agent.kill()
         self.agent.wait()
 
-    def infer(self, headers: Mapping[str, str] | None = None, *, timeout_s: float = 30.0) -> httpx2.Response:
+    def infer(
+        self, headers: Mapping[str, str] | None = None, *, model: str = MODEL, timeout_s: float = 30.0
+    ) -> httpx2.Response:
         """One request through the gateway."""
-        url = f"http://127.0.0.1:{self.port}/v2/models/{MODEL}/infer"
+        url = f"http://127.0.0.1:{self.port}/v2/models/{model}/infer"
         return httpx2.post(url, json=INPUT, headers=dict(headers or {}), timeout=timeout_s, trust_env=False)
 
     def is_up(self) -> bool:

@@ -60,6 +60,11 @@ class Plane:
     refuse_rows_of: str = ""  # a request id whose batch is refused as malformed
     url: str = ""
 
+    @property
+    def join_token(self) -> str:
+        """What a person would hand to a new node."""
+        return f"secret-of-sixteen-plus.{self.director.pin}"
+
     def time(self) -> float:
         """The far side's clock."""
         return time.time() + self.clock_ahead_s

@@ -24,7 +24,7 @@ from tests.agent.plane import Plane
 
 
 def _token(plane: Plane) -> JoinToken:
-    return JoinToken("secret-of-sixteen-plus", plane.director.pin)
+    return JoinToken.parse(plane.join_token)
 
 
 def _join(

@@ -29,7 +29,7 @@ class Bench:
 
     def __init__(self, plane: Plane, folder: Path) -> None:
         token = folder / "token"
-        token.write_text(f"secret-of-sixteen-plus.{plane.director.pin}\n")
+        token.write_text(plane.join_token + "\n")
         settings = Settings(folder, plane.url, "node-1", "zone-a", Listen("127.0.0.1", 9), token, poll_interval_s=0.1)
         self.board = Board()
         self.trust = TrustStore(folder / "trust", plane.director.pin)

@@ -300,7 +300,7 @@ def _any_snapshot(draw: st.DrawFn) -> Snapshot:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(_any_snapshot())
 def test_what_no_plan_may_do(snapshot: Snapshot) -> None:
     actions = plan(snapshot, NOW)

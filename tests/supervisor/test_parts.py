@@ -180,7 +180,20 @@ def test_identity_tells_a_reused_pid_apart() -> None:
     assert procfs.is_alive(mine)
     assert not procfs.is_alive(replace(mine, start_time=mine.start_time - 1))
     assert procfs.age_s(mine) < time.monotonic()
-    assert procfs.pss_bytes([os.getpid()]) > 1 << 20
+
+
+def test_memory_is_exact_or_says_that_it_is_a_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mine = procfs.memory_of([os.getpid()])
+    assert mine.is_exact
+    assert mine.total_bytes > 1 << 20
+
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/status").write_text("Name: engine\nVmRSS:\t    2048 kB\n")
+    (tmp_path / "8").mkdir()
+    (tmp_path / "8/smaps_rollup").write_text("Rss: 9999 kB\nPss: 1024 kB\nPss_Anon: 512 kB\n")
+    monkeypatch.setattr(procfs, "PROC", tmp_path)
+    assert str(procfs.memory_of([8])) == "1 MiB"
+    assert str(procfs.memory_of([7, 8, 9])) == "≤ 3 MiB"
 
 
 @pytest.mark.parametrize(
