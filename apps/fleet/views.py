@@ -20,7 +20,7 @@ from apps.audit import page_selectors as audit
 from apps.fleet import page_selectors as reads
 from apps.fleet import selectors, services
 from apps.fleet.models import Node, NodePhase
-from apps.lib.console import Failed, answer, ordering, page
+from apps.lib.console import Failed, answer, ordering, page, revision_seen
 from apps.lib.errors import DomainError, NotFound
 from apps.lib.pages import page_of
 
@@ -140,7 +140,7 @@ def act(request: SignedIn, name: str, action: str) -> HttpResponse:
             actor=actor_of(request),
             reason=request.POST.get("reason", "").strip(),
             now=timezone.now(),
-            expected_revision=int(request.POST.get("revision") or found.revision),
+            expected_revision=revision_seen(request),
         )
     except DomainError as error:
         return _node(request, name, Failed.of(action, error, request.POST))

@@ -99,6 +99,16 @@ def _wanted_part(request: HttpRequest, parts: Collection[str]) -> str | None:
     return target if target in parts else None
 
 
+def revision_seen(request: HttpRequest) -> int | None:
+    """Return the revision that the sender of a form had before them, so that an outdated page decides nothing."""
+    sent = request.POST.get("revision", "")
+    if not sent:
+        return None
+    if not sent.isdecimal():
+        raise DomainError("bad_revision", f"«{sent[:20]}» is no revision; reload the page and try again.")
+    return int(sent)
+
+
 def ordering(request: HttpRequest, allowed: Mapping[str, str], default: str) -> str:
     """Return the column to order by, from `?sort=name` or `?sort=-name`; what `allowed` lacks gives the default."""
     wanted = request.GET.get("sort", default)
