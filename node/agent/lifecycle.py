@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from node.agent.gateway import end_gracefully
 from node.agent.home import Home
 from node.agent.processes import Process
 from node.agent.services import Records
-from node.agent.slots import Slots, recorded
+from node.agent.slots import listeners, recorded
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +29,11 @@ def shutdown(home: Home, say: Callable[[str], None]) -> int:
     if not home.path.exists():
         return 0
     records = Records(home)
-    processes = records.all()
     ended = 0
     # the agent first: it would start again what it finds ended
     for name in (AGENT, "gateway", "comparator"):
-        process = processes.get(name)
-        if process is not None and process.is_alive():
+        process = records.get(name)
+        if process is not None:
             say(f"ending {name} (process {process.pid})")
             if name == "gateway":
                 end_gracefully(home, process, grace_s=GRACE_S)
@@ -44,8 +42,8 @@ def shutdown(home: Home, say: Callable[[str], None]) -> int:
             ended += 1
         records.forget(name)
     ended += _end_engines(home, say)
-    zygote = processes.get("zygote")
-    if zygote is not None and zygote.is_alive():
+    zygote = records.get("zygote")
+    if zygote is not None:
         say(f"ending zygote (process {zygote.pid})")
         zygote.end(grace_s=GRACE_S)
         ended += 1
@@ -54,9 +52,9 @@ def shutdown(home: Home, say: Callable[[str], None]) -> int:
 
 
 def _end_engines(home: Home, say: Callable[[str], None]) -> int:
-    slots = Slots(home)
-    slots.adopt(time.monotonic())  # finds those too whose record a killed agent did not get to write
-    running = [process for process in slots.processes() if process.is_alive()]
+    known = {slot.process for slot in recorded(home)} - {None}
+    # those too whose record a killed agent did not get to complete
+    running = [process for process in {*known, *listeners(home)} if process is not None and process.is_alive()]
     for process in running:
         say(f"ending an engine (process {process.pid})")
         process.send(signal.SIGTERM)

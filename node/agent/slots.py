@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import struct
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -279,6 +280,23 @@ def recorded(home: Home) -> list[Slot]:
     """The engines on record."""
     entries: list[dict[str, Any]] = read_json(home.path / "slots.json") or []
     return [Slot(**entry) for entry in entries]
+
+
+def listeners(home: Home) -> list[Process]:
+    """The processes behind the engines' health sockets, by the kernel's word: also those too busy to answer."""
+    found = []
+    for path in sorted(home.run.glob("e-*.health")):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(HEALTH_TIMEOUT_S)
+            try:
+                probe.connect(str(path))
+            except OSError:
+                continue  # a socket file that an engine left behind
+            pid = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        process = find(pid)
+        if process is not None:
+            found.append(process)
+    return found
 
 
 def _slot_of(health: Mapping[str, Any], now_s: float) -> Slot | None:

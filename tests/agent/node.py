@@ -180,5 +180,8 @@ def node_of(plane: Plane, folder: Path) -> Iterator[Node]:
     finally:
         if node.agent is not None and node.agent.poll() is None:
             node.agent.send_signal(signal.SIGTERM)
-            node.agent.wait(20)
+            try:
+                node.agent.wait(20)
+            except subprocess.TimeoutExpired:
+                node.kill_agent()  # nothing may be left behind, whatever went wrong
         shutdown(node.home, lambda _: None)

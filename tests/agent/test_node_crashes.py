@@ -99,6 +99,8 @@ def test_shutdown_ends_all_and_only_what_belongs_to_the_home(plane: Plane, tmp_p
         node.settle(v1)
         pids = node.pids()
         assert set(pids) == {"agent", "gateway", "zygote", "engine-1"}
+        # as if the agent had been killed before it recorded its engine
+        (node.home.path / "slots.json").write_text("[]")
         said: list[str] = []
         assert shutdown(node.home, said.append) == 4
         assert len(said) == 4
