@@ -81,6 +81,37 @@ def fleet(request: SignedIn) -> HttpResponse:
 
 
 @page
+def enrol(request: SignedIn) -> HttpResponse:
+    """How a host becomes a node: the form that makes a single-use join token, and those that are still unused."""
+    if request.method != "POST":
+        return _enrol(request)
+    try:
+        token = services.create_join_token(
+            pool=selectors.get_pool(request.user, request.POST.get("pool", "")),
+            actor=actor_of(request),
+            now=timezone.now(),
+            node_name=request.POST.get("name", "").strip(),
+        )
+    except DomainError as error:
+        return _enrol(request, failed=Failed.of("enrol", error, request.POST))
+    return _enrol(request, token=token)
+
+
+def _enrol(request: SignedIn, *, failed: Failed | None = None, token: str = "") -> HttpResponse:
+    context = {
+        "pools": selectors.pools(request.user),
+        "unused": selectors.join_tokens(request.user, timezone.now()),
+        "failed": failed,
+        "token": token,
+        "minutes": int(services.JOIN_TOKEN_LIFE.total_seconds() // 60),
+        "server": request.build_absolute_uri("/").rstrip("/"),
+    }
+    response = answer(request, "fleet/enrol.html", context, status=failed.status if failed else 200)
+    response.headers["Cache-Control"] = "no-store"  # the token stands on it
+    return response
+
+
+@page
 def node(request: SignedIn, name: str) -> HttpResponse:
     """A node: phase, conditions, what it should serve beside what it says, refusals, credential, actions."""
     return _node(request, name)
