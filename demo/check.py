@@ -153,7 +153,7 @@ class Replay:
         evidence = self.api.get(f"rollouts/{rollout['id']}/evidence")["results"]
         similar = [row for row in evidence if row["metric"] == "similarity" and row["verdict"] == "successful"]
         check(bool(similar), "no stage found the outputs similar")
-        check(similar[0]["low"] >= 0.98, f"similarity passed with a lower bound of {similar[0]['low']}")
+        check(similar[0]["low"] >= similar[0]["margin"], f"similarity passed with a lower bound of {similar[0]['low']}")
         self._cannot_approve_own(page, rollout)
         reason = "Similarity and latency are fine on all three nodes"
         self.lead.submit(page, "approve", reason=reason)

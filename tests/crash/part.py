@@ -46,7 +46,7 @@ class Part:
         assert self._process is not None
         printed = self.log.read_bytes()[since:].decode(errors="replace")
         assert self._process.poll() is None, f"the {self.name} did not start:\n{printed[-4_000:]}"
-        return any(line.startswith("READY") for line in printed.splitlines())
+        return any(" READY after " in line for line in printed.splitlines())
 
     def stop(self) -> None:
         """Ask for an orderly stop and wait for it."""

@@ -145,15 +145,11 @@ class Site:
 
     def tails(self, lines: int = 25) -> str:
         """The last lines of every log, for whoever reads a failure."""
-        logs = [self.control.log, self.fleet.log, *sorted(self.layout.logs.glob("*.log"))]
+        parts = [_tail(self.layout.home, part.log, 6 * lines) for part in (self.control, self.fleet)]
+        logs = sorted(self.layout.logs.glob("*.log"))
         for number in range(1, NODES + 1):
             logs += sorted((self.node_home(number) / "logs").glob("*.log"))
-        parts = []
-        for path in logs:
-            if path.exists() and (text := path.read_text(errors="replace").strip()):
-                name = path.relative_to(self.layout.home)
-                parts.append(f"----- {name}\n" + "\n".join(text.splitlines()[-lines:]))
-        return "\n".join(parts)
+        return "\n".join(parts + [_tail(self.layout.home, path, lines) for path in logs])
 
     # -- hurting ------------------------------------------------------------------------------------------------------
 
@@ -236,6 +232,11 @@ class Site:
 def _runs(pid: int) -> bool:
     """Whether a process is there; a zombie isn't."""
     return procfs.identify(pid) is not None
+
+
+def _tail(home: Path, path: Path, lines: int) -> str:
+    text = path.read_text(errors="replace").strip() if path.exists() else ""
+    return f"----- {path.relative_to(home)}\n" + "\n".join(text.splitlines()[-lines:])
 
 
 def _free_gateways() -> int:
