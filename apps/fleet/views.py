@@ -77,7 +77,7 @@ def fleet(request: SignedIn) -> HttpResponse:
         )
         context["page"] = page_of(rows.order_by(ordering(request, SORTS, "name"), "name"), request)
         context["sort_default"] = "name"
-    return answer(request, "fleet/fleet.html", context, parts=("live", "results"))
+    return answer(request, "fleet/fleet.html", context, parts=("results",))
 
 
 @page
