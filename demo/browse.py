@@ -51,10 +51,6 @@ class Browser:
                 return self._http.post(address or path, data=hidden | fields, headers={"Referer": self.origin + path})
         raise AssertionError(f"{path} has no form that ends with {action}")
 
-    def actions(self, path: str) -> set[str]:
-        """Return the last parts of the addresses to which the page's forms go."""
-        return {address.rstrip("/").rsplit("/", 1)[-1] for address, _ in self._forms(path)}
-
     def _hidden(self, path: str) -> dict[str, str]:
         return next(hidden for _, hidden in self._forms(path) if "csrfmiddlewaretoken" in hidden)
 

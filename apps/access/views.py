@@ -65,7 +65,9 @@ def _tokens(request: SignedIn, *, failed: Failed | None = None, secret: str = ""
         "failed": failed,
         "secret": secret,
     }
-    return answer(request, "access/tokens.html", context, status=failed.status if failed else 200)
+    response = answer(request, "access/tokens.html", context, status=failed.status if failed else 200)
+    response.headers["Cache-Control"] = "no-store"  # a new secret may stand on it
+    return response
 
 
 @page

@@ -20,7 +20,7 @@ from apps.audit import page_selectors as audit
 from apps.fleet import page_selectors as reads
 from apps.fleet import selectors, services
 from apps.fleet.models import Node, NodePhase
-from apps.lib.console import Failed, answer, ordering, page
+from apps.lib.console import Failed, answer, ordering, page, revision_seen
 from apps.lib.errors import DomainError, NotFound
 from apps.lib.pages import page_of
 
@@ -77,7 +77,38 @@ def fleet(request: SignedIn) -> HttpResponse:
         )
         context["page"] = page_of(rows.order_by(ordering(request, SORTS, "name"), "name"), request)
         context["sort_default"] = "name"
-    return answer(request, "fleet/fleet.html", context, parts=("live", "results"))
+    return answer(request, "fleet/fleet.html", context, parts=("results",))
+
+
+@page
+def enrol(request: SignedIn) -> HttpResponse:
+    """How a host becomes a node: the form that makes a single-use join token, and those that are still unused."""
+    if request.method != "POST":
+        return _enrol(request)
+    try:
+        token = services.create_join_token(
+            pool=selectors.get_pool(request.user, request.POST.get("pool", "")),
+            actor=actor_of(request),
+            now=timezone.now(),
+            node_name=request.POST.get("name", "").strip(),
+        )
+    except DomainError as error:
+        return _enrol(request, failed=Failed.of("enrol", error, request.POST))
+    return _enrol(request, token=token)
+
+
+def _enrol(request: SignedIn, *, failed: Failed | None = None, token: str = "") -> HttpResponse:
+    context = {
+        "pools": selectors.pools(request.user),
+        "unused": selectors.join_tokens(request.user, timezone.now()),
+        "failed": failed,
+        "token": token,
+        "minutes": int(services.JOIN_TOKEN_LIFE.total_seconds() // 60),
+        "server": request.build_absolute_uri("/").rstrip("/"),
+    }
+    response = answer(request, "fleet/enrol.html", context, status=failed.status if failed else 200)
+    response.headers["Cache-Control"] = "no-store"  # the token stands on it
+    return response
 
 
 @page
@@ -140,7 +171,7 @@ def act(request: SignedIn, name: str, action: str) -> HttpResponse:
             actor=actor_of(request),
             reason=request.POST.get("reason", "").strip(),
             now=timezone.now(),
-            expected_revision=int(request.POST.get("revision") or found.revision),
+            expected_revision=revision_seen(request),
         )
     except DomainError as error:
         return _node(request, name, Failed.of(action, error, request.POST))

@@ -51,6 +51,8 @@ def page(view: Callable[Concatenate[Any, P], HttpResponse]) -> Callable[Concaten
         try:
             return view(request, *args, **kwargs)
         except DomainError as error:
+            if is_htmx(request):
+                return _reload(error.status)  # what was polled is gone: the whole page says so
             return render(request, "error.html", {"error": error}, status=error.status)
 
     return wrapped
@@ -58,10 +60,13 @@ def page(view: Callable[Concatenate[Any, P], HttpResponse]) -> Callable[Concaten
 
 def _to_sign_in(request: HttpRequest) -> HttpResponse:
     if is_htmx(request):
-        # A poll whose session ended must not paint the sign-in page into a fragment: load the page anew.
-        return HttpResponse(status=401, headers={"HX-Refresh": "true"})
+        return _reload(401)  # the sign-in page must not be painted into a fragment
     query = urlencode({"next": request.get_full_path()}, safe="/")
     return redirect(f"{resolve_url(settings.LOGIN_URL)}?{query}")
+
+
+def _reload(status: int) -> HttpResponse:
+    return HttpResponse(status=status, headers={"HX-Refresh": "true"})
 
 
 def is_htmx(request: HttpRequest) -> bool:
@@ -97,6 +102,16 @@ def _wanted_part(request: HttpRequest, parts: Collection[str]) -> str | None:
         return None
     target = (request.headers.get("HX-Target") or "").rpartition("#")[2]  # htmx names its target «div#live»
     return target if target in parts else None
+
+
+def revision_seen(request: HttpRequest) -> int | None:
+    """Return the revision that the sender of a form had before them, so that an outdated page decides nothing."""
+    sent = request.POST.get("revision", "")
+    if not sent:
+        return None
+    if not sent.isdecimal():
+        raise DomainError("bad_revision", f"«{sent[:20]}» is no revision; reload the page and try again.")
+    return int(sent)
 
 
 def ordering(request: HttpRequest, allowed: Mapping[str, str], default: str) -> str:

@@ -2,23 +2,53 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any
 
-from django.db import DataError
-from django.http import Http404, JsonResponse
+from django.db import DataError, InterfaceError, OperationalError
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
 from apps.lib.errors import DomainError
 
+log = logging.getLogger("farrier.web")
 CONTENT_TYPE = "application/problem+json"
+MACHINES = ("/api/", "/agent/")
+RETRY_AFTER_S = 2
 
 
 def problem(status: int, code: str, sentence: str, **extra: Any) -> JsonResponse:
     """Return a problem document outside DRF (agent API, streaming views)."""
     body = {"title": code.replace("_", " "), "status": status, "detail": sentence, "code": code, **extra}
     return JsonResponse(body, status=status, content_type=CONTENT_TYPE)
+
+
+class DatabaseAway:
+    """Middleware: a database that restarts or fails over costs 503 and another try, which CI and agents do by
+    themselves, not 500 as a bug does.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        return self._get_response(request)
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        """Answer for a view that lost the database; None for any other error."""
+        if not isinstance(exception, OperationalError | InterfaceError):
+            return None
+        log.warning("%s: the database is away: %s", request.path, str(exception).partition("\n")[0])
+        sentence = "The database does not answer; try again in a few seconds."
+        if request.path.startswith(MACHINES):
+            answer: HttpResponse = problem(503, "database_away", sentence)
+        else:
+            answer = HttpResponse(sentence, status=503, content_type="text/plain; charset=utf-8")
+        answer["Retry-After"] = str(RETRY_AFTER_S)
+        return answer
 
 
 def _sentence(detail: Any, path: str = "") -> str:

@@ -115,7 +115,7 @@ def _first_bin(edges: Sequence[float], counts: Sequence[int], margin: float | No
     filled = next(index for index, count in enumerate(counts) if count)
     if margin is None:
         return filled
-    below = sum(edge < margin for edge in edges[1:])
+    below = sum(edge <= margin for edge in edges[1:])
     return max(0, min(filled, below - 2))
 
 

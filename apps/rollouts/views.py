@@ -16,7 +16,7 @@ from apps.access.actors import actor_of
 from apps.access.models import Role
 from apps.access.requests import SignedIn
 from apps.audit import page_selectors as audit
-from apps.lib.console import Failed, answer, ordering, page
+from apps.lib.console import Failed, answer, ordering, page, revision_seen
 from apps.lib.errors import DomainError, NotFound
 from apps.lib.pages import page_of
 from apps.rollouts import evidence_page as evidence
@@ -125,7 +125,7 @@ def act(request: SignedIn, pk: UUID, action: str) -> HttpResponse:
             actor=actor_of(request),
             reason=_reason(request, command.label.lower()),
             now=timezone.now(),
-            expected_revision=_revision(request, found),
+            expected_revision=revision_seen(request),
         )
     except DomainError as error:
         return _rollout(request, pk, Failed.of(action, error, request.POST))
@@ -138,12 +138,6 @@ def _reason(request: SignedIn, what: str) -> str:
     if not reason:
         raise DomainError("reason_missing", f"Say why you {what}: the reason goes into the audit log.", status=422)
     return reason
-
-
-def _revision(request: SignedIn, found: Rollout) -> int:
-    """The revision that the person saw, so that a decision on an outdated page is refused."""
-    sent = request.POST.get("revision", "")
-    return int(sent) if sent.isdigit() else found.revision
 
 
 @page

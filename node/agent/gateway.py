@@ -66,9 +66,11 @@ class Gateway:
         if not bootstrap_file.exists() or bootstrap_file.read_bytes() != bootstrap:
             write_atomically(bootstrap_file, bootstrap)
         self._wanted = self._stored_routes()
-        for path in (self._files.routes_file, self._files.clusters_file):
-            if not path.exists():
-                self._write_routes(()) if path == self._files.routes_file else self._write_clusters({})
+        # the gateway doesn't start to listen before both files are there
+        if not self._files.clusters_file.exists():
+            self._write_clusters({})
+        if not self._files.routes_file.exists():
+            self._write_routes(())
         command = [find_envoy(), "-c", str(bootstrap_file), "--concurrency", "1", "--disable-hot-restart"]
         self.service = Service(
             home,

@@ -12,7 +12,7 @@ from node.agent.gateway import end_gracefully
 from node.agent.home import Home
 from node.agent.processes import Process
 from node.agent.services import Records
-from node.agent.slots import recorded
+from node.agent.slots import listeners, recorded
 
 log = logging.getLogger(__name__)
 
@@ -24,32 +24,43 @@ def shutdown(home: Home, say: Callable[[str], None]) -> int:
     """End agent, gateway, comparator, engines and fork server of a home, in this order; returns how many had run.
 
     Each is known by pid and start time, so nothing else is ever hit. What doesn't end in ten seconds is killed.
+    A home that isn't there has nothing to end.
     """
+    if not home.path.exists():
+        return 0
     records = Records(home)
-    processes = records.all()
     ended = 0
     # the agent first: it would start again what it finds ended
     for name in (AGENT, "gateway", "comparator"):
-        process = processes.get(name)
-        if process is not None and process.is_alive():
+        process = records.get(name)
+        if process is not None:
             say(f"ending {name} (process {process.pid})")
-            end_gracefully(home, process, grace_s=GRACE_S) if name == "gateway" else process.end(grace_s=GRACE_S)
+            if name == "gateway":
+                end_gracefully(home, process, grace_s=GRACE_S)
+            else:
+                process.end(grace_s=GRACE_S)
             ended += 1
         records.forget(name)
-    engines = [(slot, slot.process) for slot in recorded(home)]
-    running = [(slot, process) for slot, process in engines if process is not None and process.is_alive()]
-    for slot, process in running:
-        say(f"ending the engine of {slot.model} {slot.version} (process {process.pid})")
-        process.send(signal.SIGTERM)
-    for _, process in running:
-        process.end(grace_s=GRACE_S)
-    zygote = processes.get("zygote")
-    if zygote is not None and zygote.is_alive():
+    ended += _end_engines(home, say)
+    zygote = records.get("zygote")
+    if zygote is not None:
         say(f"ending zygote (process {zygote.pid})")
         zygote.end(grace_s=GRACE_S)
         ended += 1
     records.forget("zygote")
-    return ended + len(running)
+    return ended
+
+
+def _end_engines(home: Home, say: Callable[[str], None]) -> int:
+    known = {slot.process for slot in recorded(home)} - {None}
+    # those too whose record a killed agent did not get to complete
+    running = [process for process in {*known, *listeners(home)} if process is not None and process.is_alive()]
+    for process in running:
+        say(f"ending an engine (process {process.pid})")
+        process.send(signal.SIGTERM)
+    for process in running:
+        process.end(grace_s=GRACE_S)
+    return len(running)
 
 
 def status(home: Home) -> dict[str, Any]:

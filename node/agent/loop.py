@@ -240,7 +240,7 @@ class Agent:
         command = python_command("node.engine.zygote", "--socket", str(self._home.socket("zygote.sock")))
         return Service(
             self._home, self._records, "zygote", command,
-            is_ready=self._slots.zygote_answers, reads=AGENT_VERSION.encode(), start_timeout_s=120.0,
+            is_ready=self._slots.zygote_answers, reads=AGENT_VERSION.encode(), start_timeout_s=240.0,
         )  # fmt: skip
 
     def _make_comparator(self) -> Service:

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import struct
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 SPAWN_TIMEOUT_S = 30.0
 ORPHAN_WAIT_S = 15.0  # how long a spawn that nobody saw the end of may take to show itself
 LOAD_TIMEOUT_S = 180.0
-SILENT_S = 10.0  # a health socket that doesn't answer this long is a hung engine
+SILENT_S = 30.0  # a health socket that is silent this long is a hung engine; less may be a busy host
 LOOP_AGE_S = 30.0
 HEALTH_TIMEOUT_S = 1.0
 _PHASES = {"loading": EngineState.STARTING, "warming": EngineState.WARMING, "ready": EngineState.READY}
@@ -279,6 +280,23 @@ def recorded(home: Home) -> list[Slot]:
     """The engines on record."""
     entries: list[dict[str, Any]] = read_json(home.path / "slots.json") or []
     return [Slot(**entry) for entry in entries]
+
+
+def listeners(home: Home) -> list[Process]:
+    """The processes behind the engines' health sockets, by the kernel's word: also those too busy to answer."""
+    found = []
+    for path in sorted(home.run.glob("e-*.health")):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(HEALTH_TIMEOUT_S)
+            try:
+                probe.connect(str(path))
+            except OSError:
+                continue  # a socket file that an engine left behind
+            pid = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        process = find(pid)
+        if process is not None:
+            found.append(process)
+    return found
 
 
 def _slot_of(health: Mapping[str, Any], now_s: float) -> Slot | None:

@@ -61,12 +61,8 @@ const isTyping = (element) => element.matches("input, textarea, select, [content
 function moveInList(step) {
   const rows = [...document.querySelectorAll("[data-list] > li, [data-list] tbody tr")].filter((row) => row.offsetParent);
   if (!rows.length) return;
-  const current = rows.findIndex((row) => row.classList.contains("at"));
-  const next = Math.min(rows.length - 1, Math.max(0, current + step));
-  rows.forEach((row) => row.classList.remove("at"));
-  rows[next].classList.add("at");
-  const link = rows[next].querySelector("a");
-  if (link) link.focus();
+  const current = rows.findIndex((row) => row.contains(document.activeElement));
+  rows[Math.min(rows.length - 1, Math.max(0, current + step))].querySelector("a")?.focus();
 }
 
 function decide(kind) {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
-from django.db import DatabaseError
+from django.db import DatabaseError, connection
 from django.test import Client
 
 from controlplane import health
@@ -19,7 +20,6 @@ def test_alive_and_ready(client: Client) -> None:
 
 
 def test_not_ready_without_migrations(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    from django.db import connection
     from django.db.migrations.recorder import MigrationRecorder
 
     monkeypatch.setattr(health, "_migrated", False)
@@ -59,3 +59,25 @@ def test_errors_are_problem_documents(client: Client) -> None:
     answer = client.get("/api/v1/models")
     assert answer["Content-Type"] == "application/problem+json"
     assert set(answer.json()) == {"title", "status", "detail", "code"}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("path", ["/api/v1/me", "/models/"])
+def test_a_lost_database_is_no_bug(client: Client, operator: Any, path: str) -> None:
+    client.force_login(operator)
+    assert client.get(path).status_code == 200
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        (pid,) = cursor.fetchone()
+    database = connection.settings_dict
+    names = {"HOST": "host", "PORT": "port", "USER": "user", "PASSWORD": "password", "NAME": "dbname"}
+    with psycopg.connect(**{names[key]: database[key] for key in names}) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+
+    answer = client.get(path)
+    connection.close()
+    assert (answer.status_code, answer["Retry-After"]) == (503, "2")
+    assert "The database does not answer" in answer.content.decode()
+    if path.startswith("/api/"):
+        assert answer.json()["code"] == "database_away"
+    assert client.get(path).status_code == 200

@@ -25,7 +25,7 @@ from protocol.messages import DeploymentReport
 from tests.agent.artifacts import MODEL
 from tests.agent.plane import Plane
 
-READY_S = 60.0
+READY_S = 150.0  # generous: these tests share their cores with others
 INPUT = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 24], "data": [[0.5] * 24]}]}
 
 # the production command line with another clock passed in; its first argument is taken off
@@ -180,5 +180,8 @@ def node_of(plane: Plane, folder: Path) -> Iterator[Node]:
     finally:
         if node.agent is not None and node.agent.poll() is None:
             node.agent.send_signal(signal.SIGTERM)
-            node.agent.wait(20)
+            try:
+                node.agent.wait(20)
+            except subprocess.TimeoutExpired:
+                node.kill_agent()  # nothing may be left behind, whatever went wrong
         shutdown(node.home, lambda _: None)

@@ -12,7 +12,7 @@ import pytest
 from node.agent.lifecycle import shutdown, status
 from node.agent.processes import find
 from tests.agent.artifacts import publish
-from tests.agent.node import Node, node_of, until
+from tests.agent.node import READY_S, Node, node_of, until
 from tests.agent.plane import Plane, serving
 
 DAY_AND_AN_HOUR_S = 25 * 3_600.0
@@ -29,7 +29,7 @@ FAILPOINTS = (
 
 def _wait_for_kill(node: Node) -> None:
     assert node.agent is not None
-    assert node.agent.wait(60) == -signal.SIGKILL
+    assert node.agent.wait(READY_S) == -signal.SIGKILL
 
 
 @pytest.mark.crash
@@ -99,6 +99,8 @@ def test_shutdown_ends_all_and_only_what_belongs_to_the_home(plane: Plane, tmp_p
         node.settle(v1)
         pids = node.pids()
         assert set(pids) == {"agent", "gateway", "zygote", "engine-1"}
+        # as if the agent had been killed before it recorded its engine
+        (node.home.path / "slots.json").write_text("[]")
         said: list[str] = []
         assert shutdown(node.home, said.append) == 4
         assert len(said) == 4

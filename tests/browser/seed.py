@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -46,6 +47,39 @@ SENTENCES = (
 )
 
 
+# One gate and one approval: what a test of the decision itself needs.
+SHORT: list[dict[str, Any]] = [
+    {
+        "kind": "shadow",
+        "percent": 100,
+        "metrics": [{"name": "similarity", "margin": 0.98}],
+        "min_samples": 300,
+        "window_s": 30.0,
+        "max_duration_s": 600.0,
+    },
+    {"kind": "approval"},
+    {"kind": "full"},
+]
+QUICK: list[dict[str, Any]] = [
+    SHORT[0] | {"percent": 50},
+    {
+        "kind": "canary",
+        "weight": 50,
+        "mirror_percent": 50,
+        "metrics": [{"name": "similarity", "margin": 0.98}, {"name": "errors", "margin": 0.05}],
+        "min_samples": 300,
+        "window_s": 30.0,
+        "max_duration_s": 600.0,
+    },
+    *SHORT[1:],
+]
+
+
+def _number(slug: str) -> int:
+    """A number for a model's first artifact that no other model's has: equal content would be one artifact."""
+    return 1_000 + zlib.crc32(slug.encode()) % 1_000_000
+
+
 class StoryLab(Lab):
     """A lab whose nodes serve several models, and whose mirrored requests say different things."""
 
@@ -70,9 +104,19 @@ class Seed:
     team: Team
     lab: Lab
     waiting: Rollout  # of minilm-embedder: to be approved
-    doubtful: Rollout  # of digit-classifier: to be rejected
     rolled_back: Rollout
     completed: Rollout
+    make: _Builder
+
+    def ask(self, slug: str) -> Rollout:
+        """Start a rollout of a new model's second version and bring it to where it waits for an approval."""
+        self.catch_up()
+        first = self.make.start(self.make.version(slug, _number(slug)), "first", "First version.")
+        self.lab.until(first, "completed")
+        version = self.make.version(slug, _number(slug) + 1)
+        asked = self.make.start(version, None, "A better one.", stages=SHORT)
+        self.lab.until(asked, "paused")
+        return asked
 
     def catch_up(self) -> None:
         """Bring the simulated nodes to the present, as if they had polled all the time."""
@@ -97,7 +141,7 @@ class _Builder:
         )
         world = builders.World(self.team, self.people["requester"], self.people["admin"], self.pool, self.publish)
         self.world = world
-        self.lab = StoryLab(world, now, [self._node(number) for number in (1, 2, 3)], requests_a_step=150)
+        self.lab = StoryLab(world, now, [self._node(number) for number in (1, 2, 3)], requests_a_step=100)
 
     def _person(self, name: str, role: Role) -> User:
         user = access.create_user(username=name, password=PASSWORD, actor=SYSTEM, now=self.now)
@@ -148,12 +192,13 @@ class _Builder:
         self.lab.behaviour[Artifact.objects.get(version=version).digest] = behaviour or Behaviour()
         return version
 
-    def start(self, version: ModelVersion, strategy: str, reason: str) -> Rollout:
+    def start(self, version: ModelVersion, strategy: str | None, reason: str, **options: Any) -> Rollout:
         return rollouts.start_rollout(
             model=RegisteredModel.objects.get(pk=version.model_id),
             version=version,
             pool=self.pool,
-            strategy=Strategy.objects.get(team=self.team, slug=strategy),
+            strategy=Strategy.objects.get(team=self.team, slug=strategy) if strategy else None,
+            **options,
             actor=self.requester,
             reason=reason,
             now=self.lab.now,
@@ -202,15 +247,16 @@ class _Builder:
 
 
 def build(home: Path, keys: Keys, now: datetime) -> Seed:
-    """Tell the history up to `now`: a model rolled out, a bad version rolled back, two rollouts that wait."""
+    """Tell the history up to `now`: a model rolled out, a bad version rolled back, one that waits."""
     make = _Builder(home, keys, now - STORY)
     lab = make.lab
     lab.until(make.start(make.version("minilm-embedder", 1), "first", "First version."), "completed")
-    lab.until(make.start(make.version("digit-classifier", 11), "first", "First version."), "completed")
     completed = make.start(
-        make.version("minilm-embedder", 2, Behaviour(latency_ms=18.0), precision="int8 per row"), "demo",
+        make.version("minilm-embedder", 2, Behaviour(latency_ms=18.0), precision="int8 per row"),
+        None,
         "Four times smaller with a scale per row.",
-    )  # fmt: skip
+        stages=QUICK,
+    )
     lab.until(completed, "paused")
     make.approve(completed, "Similarity is far above its margin and latency is a little better.")
     lab.until(completed, "completed")
@@ -224,13 +270,10 @@ def build(home: Path, keys: Keys, now: datetime) -> Seed:
         "demo",
         "Tokenizer fix, same weights elsewhere.",
     )
-    doubtful = make.start(
-        make.version("digit-classifier", 12, Behaviour(similarity=0.985, scatter=0.01)), "demo", "Retrained on July."
-    )
     lab.until(waiting, "paused")
-    lab.until(doubtful, "paused")
+    make.publish("digit-classifier", seed=11)  # registered, never rolled out
     make.others()
-    seed = Seed(make.people, make.team, lab, waiting, doubtful, rolled_back, completed)
+    seed = Seed(make.people, make.team, lab, waiting, rolled_back, completed, make)
     seed.catch_up()
     make.report(Node.objects.get(name="gpu-a01"), lab.now)
     return seed

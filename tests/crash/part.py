@@ -27,15 +27,15 @@ class Part:
         self.log = layout.home / f"{name}.out"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Start it and wait until everything in it is ready."""
+    def start(self, **settings: str) -> None:
+        """Start it, with other settings for this once, and wait until everything in it is ready."""
         self._layout.prepare()
         begun = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.crash.plane", str(self._layout.home), self.name],
                 cwd=ROOT,
-                env=self._environment,
+                env=self._environment | settings,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -46,7 +46,7 @@ class Part:
         assert self._process is not None
         printed = self.log.read_bytes()[since:].decode(errors="replace")
         assert self._process.poll() is None, f"the {self.name} did not start:\n{printed[-4_000:]}"
-        return any(line.startswith("READY") for line in printed.splitlines())
+        return any(" READY after " in line for line in printed.splitlines())
 
     def stop(self) -> None:
         """Ask for an orderly stop and wait for it."""

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from controlplane.settings import Env
@@ -49,6 +50,14 @@ def nodes(layout: Layout, supervisor: Supervisor) -> None:
     supervisor.start(fleet(site))
 
 
+class Timed(Terminal):
+    """Lines with the time of day: a failure is read by laying several logs side by side."""
+
+    def write(self, text: str) -> None:
+        """Print with the time before it."""
+        super().write(f"{datetime.now(UTC):%H:%M:%S.%f} {text}")
+
+
 PARTS: dict[str, Callable[[Layout, Supervisor], None]] = {"control": control, "fleet": nodes}
 
 
@@ -70,7 +79,7 @@ def state_file(layout: Layout, part: str) -> StateFile:
 def main() -> None:
     """Run one part until told to stop."""
     layout, part = layout_for(Path(sys.argv[1]), ROOT), sys.argv[2]
-    terminal, states = Terminal(), state_file(layout, part)
+    terminal, states = Timed(), state_file(layout, part)
     with Lock(layout.run / f"{part}.lock"):
         end_leftovers(states, terminal)
         supervisor = Supervisor(layout.logs, states, terminal)

@@ -11,7 +11,7 @@ MODEL = "ballast"
 # The fewest samples that can prove these margins when five judgements share the level (the API refuses fewer).
 _METRICS = [{"name": "similarity", "margin": 0.9}, {"name": "errors", "margin": 0.05}]
 _GATE = {"min_samples": 100, "window_s": 30, "max_duration_s": 600, "ready_s": 240, "metrics": _METRICS}
-STAGE_TIMEOUT_S = 150.0
+STAGE_TIMEOUT_S = 240.0
 ENDS = ("completed", "rolled_back", "aborted", "superseded")
 
 
@@ -37,7 +37,10 @@ class Rollout:
         """The rollout now. While the control plane can't answer, as it was asked for."""
         try:
             row: dict[str, Any] = self._site.api.get(f"rollouts/{self._created['id']}")
-        except (ApiError, Unreachable):
+        except (ApiError, Unreachable) as away:
+            if getattr(away, "status", 503) < 500:  # an answer, and a wrong one
+                raise
+            self._site.refusals[f"{getattr(away, 'status', 'none')} {getattr(away, 'code', '')}".strip()] += 1
             return dict(self._created)
         return row
 
@@ -84,6 +87,11 @@ class Rollout:
             for row in rows
         ]
         return found == [{(version, "running", 100)}] * NODES
+
+    def serving_versions(self) -> set[int]:
+        """The versions that some node sends requests to."""
+        rows = [d for row in self._site.api.all("nodes") for d in row["deployments"] if d["model"] == MODEL]
+        return {d["version"] for d in rows if d["state"] == "running" and d["weight_in_force"]}
 
 
 def roll_out_first(site: Site) -> None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,8 +27,8 @@ from tests.crash.plane import ROOT, environment_file
 from tests.crash.waiting import until
 
 NODES = 2
-DIED_TIMEOUT_S = 90.0
-BACK_TIMEOUT_S = 90.0
+DIED_TIMEOUT_S = 120.0
+BACK_TIMEOUT_S = 120.0
 # Named services would be used instead of the installation's own, and the test runner sets them.
 FOREIGN = ("DATABASE_URL", "FARRIER_OWNER_DATABASE_URL", "REDIS_URL", "FARRIER_SECRET_KEY", "DJANGO_SETTINGS_MODULE")
 
@@ -69,6 +70,10 @@ class Site:
             "FARRIER_NODES": str(NODES),
             "FARRIER_TICK_S": "1",
             "FARRIER_POLL_INTERVAL_S": "5",
+            "FARRIER_ROLLOUT_LEASE_S": "10",
+            # so short that both run out and are renewed all the time, under every kill
+            "FARRIER_ASSIGNMENT_LIFE_S": "20",
+            "FARRIER_CREDENTIAL_LIFE_S": "30",
             "FARRIER_FAILPOINTS": str(self.failpoints),
             **settings,
         }
@@ -76,6 +81,7 @@ class Site:
         self.fleet = Part("fleet", self.layout, environment)
         self.kills: list[Kill] = []
         self.outages: list[Outage] = []
+        self.refusals: Counter[str] = Counter()  # reads over REST that the control plane could not answer
         self._armed: dict[str, str] = {}
 
     def start(self) -> None:
@@ -139,15 +145,11 @@ class Site:
 
     def tails(self, lines: int = 25) -> str:
         """The last lines of every log, for whoever reads a failure."""
-        logs = [self.control.log, self.fleet.log, *sorted(self.layout.logs.glob("*.log"))]
+        parts = [_tail(self.layout.home, part.log, 6 * lines) for part in (self.control, self.fleet)]
+        logs = sorted(self.layout.logs.glob("*.log"))
         for number in range(1, NODES + 1):
             logs += sorted((self.node_home(number) / "logs").glob("*.log"))
-        parts = []
-        for path in logs:
-            if path.exists() and (text := path.read_text(errors="replace").strip()):
-                name = path.relative_to(self.layout.home)
-                parts.append(f"----- {name}\n" + "\n".join(text.splitlines()[-lines:]))
-        return "\n".join(parts)
+        return "\n".join(parts + [_tail(self.layout.home, path, lines) for path in logs])
 
     # -- hurting ------------------------------------------------------------------------------------------------------
 
@@ -230,6 +232,11 @@ class Site:
 def _runs(pid: int) -> bool:
     """Whether a process is there; a zombie isn't."""
     return procfs.identify(pid) is not None
+
+
+def _tail(home: Path, path: Path, lines: int) -> str:
+    text = path.read_text(errors="replace").strip() if path.exists() else ""
+    return f"----- {path.relative_to(home)}\n" + "\n".join(text.splitlines()[-lines:])
 
 
 def _free_gateways() -> int:

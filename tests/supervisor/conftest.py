@@ -14,7 +14,7 @@ from controlplane.supervisor.layout import Layout, layout_for
 from controlplane.supervisor.statefile import ProcessRow, StateFile
 from tests.supervisor.harness import ROOT
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:

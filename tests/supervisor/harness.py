@@ -20,7 +20,7 @@ STUBBORN = (
 )
 SLOW = """
 import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: (time.sleep(3), sys.exit(0)))
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep({seconds}), sys.exit(0)))
 print("up", flush=True)
 time.sleep(3600)
 """
@@ -51,7 +51,7 @@ def program(layout: Layout, name: str, code: str, wave: int = 0, **more: object)
     """A Python one-liner as a process; it is ready once it prints «up»."""
     command = (sys.executable, "-u", "-c", code, str(layout.home))
     return ProcessSpec(
-        name, command, wave, {}, layout.home, Probe(log_pattern="^up$"), **{"ready_timeout_s": 10, **more}
+        name, command, wave, {}, layout.home, Probe(log_pattern="^up$"), **{"ready_timeout_s": 60, **more}
     )
 
 
@@ -82,8 +82,13 @@ def family(layout: Layout) -> list[ProcessSpec]:
 
 
 def slow(layout: Layout) -> list[ProcessSpec]:
-    """A process that takes three seconds to end."""
-    return [program(layout, "slow", SLOW)]
+    """A process that takes long to end."""
+    return [program(layout, "slow", SLOW.format(seconds=25), stop_grace_s=60)]
+
+
+def brief(layout: Layout) -> list[ProcessSpec]:
+    """A process that takes a moment to end."""
+    return [program(layout, "brief", SLOW.format(seconds=1.5), stop_grace_s=60)]
 
 
 def broken(layout: Layout) -> list[ProcessSpec]:
@@ -97,7 +102,7 @@ def finite(layout: Layout) -> list[ProcessSpec]:
 
 
 SCENARIOS: dict[str, Callable[[Layout], list[ProcessSpec]]] = {
-    scenario.__name__: scenario for scenario in (services, sleepers, agent, family, slow, broken, finite)
+    scenario.__name__: scenario for scenario in (services, sleepers, agent, family, slow, brief, broken, finite)
 }
 
 

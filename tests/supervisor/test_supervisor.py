@@ -52,12 +52,12 @@ def test_repeated_stop_signals_hurry_nothing_but_a_later_ctrl_c_does(home: Home)
     assert running.finish() == 0
     assert "killed" in next(line for line in running.lines if line.startswith("  ■ slow"))
 
-    running = home.start("slow")
+    running = home.start("brief")
     running.wait_ready()
     for _ in range(3):
         running.process.send_signal(signal.SIGTERM)
     assert running.finish() == 0
-    assert "killed" not in next(line for line in running.lines if line.startswith("  ■ slow"))
+    assert "killed" not in next(line for line in running.lines if line.startswith("  ■ brief"))
 
 
 def test_killed_child_comes_back(home: Home) -> None:

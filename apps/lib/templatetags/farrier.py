@@ -163,11 +163,7 @@ def heading(context: Context, name: str, text: str, numeric: str = "", extra: st
     current = str(request.GET.get("sort") or context.get("sort_default", ""))
     falling = current == f"-{name}"
     active = current.removeprefix("-") == name
-    query = request.GET.copy()
-    query["sort"] = name if falling or not active else f"-{name}"
-    query.pop("page", None)
-    query.pop("seen", None)
-    href = f"{request.path}?{query.urlencode()}"
+    href = _here(request, sort=name if falling or not active else f"-{name}", page=None)
     aria = format_html(' aria-sort="{}"', "descending" if falling else "ascending") if active else ""
     arrow = (" ↓" if falling else " ↑") if active else ""
     classes = " ".join(part for part in ("r" if numeric else "", extra) if part)
@@ -183,13 +179,34 @@ def heading(context: Context, name: str, text: str, numeric: str = "", extra: st
 
 
 @register.simple_tag(takes_context=True)
+def poll(context: Context, part: str, seconds: int) -> SafeString:
+    """Return the element that asks for this part again every few seconds; it stands in the part that it renews.
+
+    So it always asks for what the part shows now, also after a filter or a sort has changed the page's address.
+    """
+    return format_html(
+        '<div hx-get="{}" hx-target="#{}" hx-trigger="every {}s" hx-swap="innerMorph" hx-include="#{}-seen"></div>',
+        _here(context["request"]),
+        part,
+        seconds,
+        part,
+    )
+
+
+def _here(request: HttpRequest, **changes: str | None) -> str:
+    """Return the page's address with parts of its query changed (None: taken out); what polls add is left out."""
+    query = request.GET.copy()
+    for name, value in {"seen": None, **changes}.items():
+        query.pop(name, None)
+        if value is not None:
+            query[name] = value
+    return f"{request.path}?{query.urlencode()}" if query else request.path
+
+
+@register.simple_tag(takes_context=True)
 def page_link(context: Context, number: int, text: str) -> SafeString:
     """Return a link to another page of the same list, with the filters kept."""
-    request: HttpRequest = context["request"]
-    query = request.GET.copy()
-    query["page"] = str(number)
-    query.pop("seen", None)
-    href = f"{request.path}?{query.urlencode()}"
+    href = _here(context["request"], page=str(number))
     return format_html('<a href="{}" hx-get="{}" hx-target="#results" hx-push-url="true">{}</a>', href, href, text)
 
 
