@@ -68,7 +68,7 @@ class Site:
             "FARRIER_ORIGIN": self.origin,
             "FARRIER_GATEWAY_PORT_BASE": str(self._gateway_base),
             "FARRIER_NODES": str(NODES),
-            "FARRIER_TICK_S": "1",
+            "FARRIER_TICK_S": "2",
             "FARRIER_POLL_INTERVAL_S": "5",
             "FARRIER_ROLLOUT_LEASE_S": "10",
             # so short that both run out and are renewed all the time, under every kill
