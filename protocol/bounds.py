@@ -1,4 +1,4 @@
-"""How many fields a protobuf message has, told from its bytes: a parser makes an object of two bytes, a million times."""
+"""How many fields a protobuf message has, told from its bytes: to a parser two of them can mean a whole object."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class AuditedUserAdmin(UserAdmin):  # type: ignore[type-arg]  # generic in the s
             verb = "user.changed" if change else "user.created"
             note(obj, verb, actor=actor_of(request), now=timezone.now(), data={"fields": form.changed_data})
 
-    def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:  # noqa: A002
+    def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
         """Set another person's password; save_model has no part in it, and an approver's is as good as their word."""
         with transaction.atomic():
             before = User.objects.filter(pk=unquote(id)).values_list("password", flat=True).first()

@@ -21,7 +21,6 @@ from apps.models.models import TrustRoot
 from protocol import signing
 from protocol.messages import OLDEST_SERVED, EnrolRequest, EnrolResponse, RenewResponse
 
-
 RENEWALS_LOST_MAX = 10_000  # between a backup and its restore; a node renews every sixteen hours
 
 

@@ -22,7 +22,9 @@ def telemetry(request: NodeRequest) -> HttpResponseBase:
     try:
         # before the parser: millions of empty rows are small on the wire and gigabytes once they are objects
         if has_more_fields_than(request.raw, TELEMETRY_MAX_ROWS + HEAD_FIELDS):
-            raise DomainError("too_many_rows", f"A batch has at most {TELEMETRY_MAX_ROWS} rows; send several.", status=413)
+            raise DomainError(
+                "too_many_rows", f"A batch has at most {TELEMETRY_MAX_ROWS} rows; send several.", status=413
+            )
         batch.ParseFromString(request.raw)
     except (DecodeError, ValueError):
         raise DomainError("bad_batch", "The body is no TelemetryBatch; see protocol/telemetry.proto.") from None
