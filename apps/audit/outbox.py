@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 from django.db import transaction
 from django.db.models import Q
@@ -122,7 +121,7 @@ def _send(row: Outbox) -> Outcome:
         return Outcome(done=True)
     # 410 is the receiver's word that it wants no more of these
     # the rest of an address may be a secret, and this sentence goes to the log
-    return Outcome(done=False, hopeless=status == 410, error=f"{urlsplit(hook.url).hostname} answered {status}.")
+    return Outcome(done=False, hopeless=status == 410, error=f"{hook.host} answered {status}.")
 
 
 def _finish(row: Outbox, outcome: Outcome, now: datetime) -> bool:
