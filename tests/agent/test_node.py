@@ -194,12 +194,10 @@ def test_a_killed_gateway_and_fork_server_come_back(setting: Setting) -> None:
     node = setting.node
     node.settle(setting.v1)
     before = node.pids()
-    for name in ("gateway", "zygote"):
+    killed = ("gateway", "zygote")
+    for name in killed:
         os.kill(before[name], signal.SIGKILL)
-    until(
-        lambda: all(node.pids().get(name, before[name]) != before[name] for name in ("gateway", "zygote")),
-        "both are started again",
-    )
+    until(lambda: all(node.pids().get(name, before[name]) != before[name] for name in killed), "both are started again")
     until(node.is_up, "the gateway takes connections again")
     assert node.engine_pid(1) == before["engine-1"]  # the engine never noticed
     assert node.versions(10) == {"1": 10}
