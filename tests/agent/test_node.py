@@ -167,6 +167,23 @@ def test_a_killed_engine_comes_back_and_no_request_is_lost(setting: Setting) -> 
 
 
 @pytest.mark.crash
+def test_a_killed_candidate_costs_no_request_while_its_successor_is_late(setting: Setting) -> None:
+    node = setting.node
+    v1, v2 = setting.candidate(50)
+    node.settle(v1, v2)
+    pids = node.pids()
+    with Load(node) as load:
+        os.kill(pids["zygote"], signal.SIGSTOP)
+        try:
+            os.kill(pids["engine-2"], signal.SIGKILL)
+            until(lambda: node.is_running(v1.id, 100), "the old version takes over")
+        finally:
+            os.kill(pids["zygote"], signal.SIGCONT)
+        until(lambda: node.is_running(v2.id, 50), "another engine has its share")
+    assert set(load.statuses) == {200}
+
+
+@pytest.mark.crash
 def test_a_killed_agent_is_missed_by_nobody_and_adopts_what_runs(setting: Setting) -> None:
     node = setting.node
     node.settle(*setting.candidate(50, mirror_percent=10))

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ class Site:
     def died(self, *places: str) -> None:
         """Wait until somebody has died at each of these places."""
         for place in places:
-            until(f"{self._armed[place]} dies at {place}", lambda p=place: self._took(p), DIED_TIMEOUT_S)
+            until(f"{self._armed[place]} dies at {place}", partial(self._took, place), DIED_TIMEOUT_S)
             self.kills.append(Kill(self._armed.pop(place), place, time.time()))
 
     def _took(self, place: str) -> bool:
