@@ -29,6 +29,11 @@ app.conf.update(
         "visibility_timeout": 180,
         "unacked_restore_interval": 2,
         "unacked_restore_throttle": 1,
+        # a ring whose broker is away gives up at once: whoever rings is in the middle of a request (it took 6 s)
+        "max_retries": 1,
+        "interval_start": 0,
+        "interval_step": 0.1,
+        "interval_max": 0.1,
     },
     task_default_queue="default",
     imports=TASK_MODULES,

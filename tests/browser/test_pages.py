@@ -37,6 +37,7 @@ QUIET = {"missing"}  # its 404 is a complaint of the browser's console, and mean
 
 def serious(page: Page) -> list[str]:
     """Return the serious and critical violations that axe finds, each with where."""
+    # its preloading copies style sheets into inline ones, which our content security policy rightly blocks
     found = Axe().run(page, options={"preload": False}).response["violations"]
     return [
         f"{each['id']}: {each['help']} at {[node['target'] for node in each['nodes']][:3]}"
