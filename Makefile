@@ -4,7 +4,7 @@ SHELL := /bin/bash
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
 MANAGE := $(BIN)/python manage.py
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help venv up down status reset test lint types arch format demo-story bench backup restore browser \

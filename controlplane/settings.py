@@ -122,6 +122,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "apps.lib.problems.DatabaseAway",
+    "apps.lib.problems.BadValue",
 ]
 
 ROOT_URLCONF = "controlplane.urls"
@@ -181,6 +182,11 @@ CONTENT_SECURITY_POLICY = {
         "frame-ancestors": ["'none'"],
         "form-action": ["'self'"],
     }
+}
+
+# Counts wrong passwords: with Django's 300 entries, failures on other names would soon push a count out.
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "OPTIONS": {"MAX_ENTRIES": 20_000}},
 }
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 8 << 20  # a publication lists every source file by digest; artifacts are streamed

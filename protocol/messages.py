@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
 PROTOCOL_VERSION = 1
 OLDEST_SERVED = 1
@@ -18,7 +18,18 @@ TELEMETRY_MAX_BYTES = 4 << 20
 
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,63}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$")]
-Sentence = Annotated[str, StringConstraints(max_length=1_000)]
+
+
+def _without_nul(text: str) -> str:
+    return text.replace("\x00", "")
+
+
+# PostgreSQL holds no NUL in a text. What a node says may quote a hostile file, and must not be refused for that.
+Storable = AfterValidator(_without_nul)
+Sentence = Annotated[str, StringConstraints(max_length=1_000), Storable]
+Short = Annotated[str, StringConstraints(max_length=63), Storable]
+Version = Annotated[str, StringConstraints(max_length=64), Storable]
+Address = Annotated[str, StringConstraints(max_length=255), Storable]
 Code = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,63}$")]
 Count = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]  # what a bigint column holds
 
@@ -78,11 +89,11 @@ class EnrolRequest(Message):
     token: str = Field(min_length=16, max_length=200)
     public_key: str  # base64 of the 32 raw Ed25519 bytes
     name: Slug
-    hostname: str = Field(max_length=255)
+    hostname: Address
     zone: Slug
-    agent_version: str = Field(max_length=64)
+    agent_version: Version
     protocol: int
-    gateway_url: str = Field(default="", max_length=255)
+    gateway_url: Address = ""
     hardware: dict[str, Any] = Field(default_factory=dict)
     signature: str  # base64 Ed25519 over canonical_enrol(...)
 
@@ -106,7 +117,7 @@ class DeploymentReport(Message):
     id: UUID
     digest: Digest
     state: DeploymentState
-    reason_code: str = Field(default="", max_length=63)
+    reason_code: Short = ""
     reason: Sentence = ""
     warmup_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     since: AwareDatetime
@@ -119,21 +130,21 @@ class Refusal(Message):
     code: Code
     reason: Sentence
     sequence: Count | None = None
-    digest: str | None = Field(default=None, max_length=128)
+    digest: Annotated[str, StringConstraints(max_length=128), Storable] | None = None
     at: AwareDatetime
 
 
 class ConditionReport(Message):
     type: str = Field(pattern=r"^[A-Za-z0-9]{1,63}$")
     status: Literal["true", "false", "unknown"]
-    reason: str = Field(default="", max_length=63)
+    reason: Short = ""
     message: Sentence = ""
 
 
 class PollRequest(Message):
     boot_id: UUID
     report_seq: int = Field(ge=1, le=(1 << 63) - 1)
-    agent_version: str = Field(max_length=64)
+    agent_version: Version
     observed_epoch: int = Field(default=0, ge=0, le=(1 << 31) - 1)
     observed_sequence: Count = 0
     observed_issued: AwareDatetime | None = None
@@ -141,7 +152,7 @@ class PollRequest(Message):
     deployments: list[DeploymentReport] = Field(default_factory=list, max_length=1_000)
     conditions: list[ConditionReport] = Field(default_factory=list, max_length=100)
     refusals: list[Refusal] = Field(default_factory=list, max_length=50)
-    gateway_url: str = Field(default="", max_length=255)
+    gateway_url: Address = ""
 
 
 class PollResponse(Message):

@@ -5,12 +5,13 @@ A database is given by DATABASE_URL; `make test` starts one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
 from rest_framework.test import APIClient
 
 from aifb.trust import Root
@@ -38,6 +39,17 @@ def home(settings: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _quick_passwords(settings: Any) -> None:
     # the real hasher takes 0.3 s a user, by design
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture(autouse=True)
+def _empty_series(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[None]:
+    """Empty the series tables after a test that commits: Django's flush knows only its own models."""
+    yield
+    marker = request.node.get_closest_marker("django_db")
+    commits = marker is not None and marker.kwargs.get("transaction", False)
+    if commits or {"transactional_db", "live_server"} & set(request.fixturenames):
+        with django_db_blocker.unblock(), connection.cursor() as cursor:
+            cursor.execute("TRUNCATE inference_log, comparison")
 
 
 @pytest.fixture

@@ -20,8 +20,13 @@ TASK_MODULES = [
 ]
 
 
-def every(task: str, seconds: float, *, queue: str = "default") -> dict[str, Any]:
-    """Return a beat entry. One that nobody took before the next is due expires: ticks never pile up."""
+def every(task: str, seconds: float, *, queue: str = "") -> dict[str, Any]:
+    """Return a beat entry. One that nobody took before the next is due expires: ticks never pile up.
+
+    Each app's ticks have a queue of their own, and workers take from queues in turn. In one queue all ticks of a second
+    expire together while a busy worker does the first of them, so that the last would never run.
+    """
+    queue = queue or task.partition(".")[0]
     return {"task": task, "schedule": seconds, "options": {"queue": queue, "expires": max(seconds, 1.0)}}
 
 

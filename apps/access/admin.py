@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.contrib.auth.admin import UserAdmin
 from django.db import transaction
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from apps.access import services
@@ -28,6 +29,17 @@ class AuditedUserAdmin(UserAdmin):  # type: ignore[type-arg]  # generic in the s
             super().save_model(request, obj, form, change)
             verb = "user.changed" if change else "user.created"
             note(obj, verb, actor=actor_of(request), now=timezone.now(), data={"fields": form.changed_data})
+
+    def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
+        """Set another person's password; save_model has no part in it, and an approver's is as good as their word."""
+        with transaction.atomic():
+            before = User.objects.filter(pk=unquote(id)).values_list("password", flat=True).first()
+            answer = super().user_change_password(request, id, form_url)
+            user = User.objects.filter(pk=unquote(id)).first()
+            if user is not None and user.password != before:
+                now = timezone.now()
+                note(user, "user.changed", actor=actor_of(request), now=now, data={"fields": ["password"]})
+        return answer
 
     def has_delete_permission(self, request: HttpRequest, obj: User | None = None) -> bool:
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from typing import Any
 
 from django.contrib.admin.forms import AdminAuthenticationForm
@@ -19,7 +20,9 @@ def _counter(request: HttpRequest | None, username: str) -> str:
     """Key of the count of failures on one name from one address; per process, so a multiple of it over all."""
     meta = request.META if request is not None else {}
     address = meta.get("HTTP_X_FORWARDED_FOR") or meta.get("REMOTE_ADDR", "")
-    digest = hashlib.sha256(f"{address}\0{username.lower()}".encode()).hexdigest()
+    # as the form reads it, else every spelling of a name would have failures of its own
+    name = unicodedata.normalize("NFKC", username).strip().lower()
+    digest = hashlib.sha256(f"{address}\0{name}".encode()).hexdigest()
     return f"sign-in-{digest}"
 
 

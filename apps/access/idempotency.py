@@ -14,7 +14,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.access.models import IdempotencyKey, User
+from apps.access.models import ApiToken, IdempotencyKey, User
 from apps.lib.errors import Conflict, DomainError
 
 HEADER = "Idempotency-Key"
@@ -54,7 +54,9 @@ def idempotent(method: Method) -> Method:
 
 
 def _digest(request: Request) -> bytes:
-    line = f"{request.method} {request.get_full_path()}\n".encode()
+    # a token reaches into one team: what another token of the same person was answered is not for it
+    team = request.auth.team_id if isinstance(request.auth, ApiToken) else ""
+    line = f"{request.method} {request.get_full_path()} {team}\n".encode()
     try:
         body = request._request.body
     except RequestDataTooBig as large:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import pgtrigger
 from django.conf import settings
 from django.db import models
@@ -96,7 +98,12 @@ class Webhook(models.Model):
         db_table = "audit_webhook"
 
     def __str__(self) -> str:
-        return self.url
+        return self.host
+
+    @property
+    def host(self) -> str:
+        """What everybody may know of the address: its path is as good as a password at many receivers."""
+        return urlsplit(self.url).hostname or ""
 
 
 class Outbox(models.Model):

@@ -120,7 +120,8 @@ def _send(row: Outbox) -> Outcome:
     if 200 <= status < 300:
         return Outcome(done=True)
     # 410 is the receiver's word that it wants no more of these
-    return Outcome(done=False, hopeless=status == 410, error=f"{hook.url} answered {status}.")
+    # the rest of an address may be a secret, and this sentence goes to the log
+    return Outcome(done=False, hopeless=status == 410, error=f"{hook.host} answered {status}.")
 
 
 def _finish(row: Outbox, outcome: Outcome, now: datetime) -> bool:

@@ -44,7 +44,7 @@ def create_webhook(*, team: Team, url: str, topics: Sequence[str], actor: Actor,
     secret = "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
     with transaction.atomic():
         hook = Webhook.objects.create(team=team, url=url, secret=secret, topics=sorted(set(topics)))
-        record(hook, "webhook.created", actor=actor, now=now, data={"url": url, "topics": hook.topics})
+        record(hook, "webhook.created", actor=actor, now=now, data={"host": hook.host, "topics": hook.topics})
     return hook, secret
 
 
@@ -52,7 +52,7 @@ def delete_webhook(*, webhook: Webhook, actor: Actor, now: datetime) -> None:
     """Stop telling; what is still to be delivered to it goes with it."""
     require_actor(actor, webhook.team_id, Role.ADMIN)
     with transaction.atomic():
-        record(webhook, "webhook.deleted", actor=actor, now=now, data={"url": webhook.url})
+        record(webhook, "webhook.deleted", actor=actor, now=now, data={"host": webhook.host})
         webhook.delete()
 
 

@@ -21,6 +21,8 @@ from apps.models.models import TrustRoot
 from protocol import signing
 from protocol.messages import OLDEST_SERVED, EnrolRequest, EnrolResponse, RenewResponse
 
+RENEWALS_LOST_MAX = 10_000  # between a backup and its restore; a node renews every sixteen hours
+
 
 class Refused(Forbidden):
     """The node may not do this now; `code` tells the agent what to do about it."""
@@ -143,10 +145,12 @@ def renew(node_id: UUID, *, generation: int, now: datetime) -> RenewResponse:
 
     Until the new generation is first used, the previous one renews again to the same answer: a lost answer is no
     clone. A stale generation after that means that two hosts hold the key: the node is quarantined, and
-    Refused(clone_suspected) tells both. An expired credential may renew.
+    Refused(clone_suspected) tells both. An expired credential may renew, and so may one that a restore has forgotten.
     """
     with transaction.atomic():
         node = Node.objects.select_for_update(no_key=True).get(pk=node_id)
+        if adopt_generation(node_id, generation, now):
+            node.refresh_from_db()
         current = node.credential_generation
         repeats = generation == current - 1 and not node.credential_used
         if generation == current:
@@ -186,13 +190,15 @@ def mark_used(node_id: UUID, generation: int) -> None:
 def adopt_generation(node_id: UUID, generation: int, now: datetime) -> bool:
     """After a restore from backup, take over the generation of a node that was renewed since the backup.
 
-    Only for a node not heard of since the restore, so that no clone gets in that way. Returns whether it was done.
+    Only for a node that is as old as the backup, and once, before anything else is heard of it: whoever claims another
+    generation after that is a clone, or shows that one came first. Returns whether it was done.
     """
     with transaction.atomic():
         node = Node.objects.select_for_update(no_key=True).get(pk=node_id)
         restored_at = RestoreEpoch.objects.order_by("-epoch").values_list("at", flat=True).first()
-        heard_since = node.last_seen_at is not None and restored_at is not None and node.last_seen_at > restored_at
-        if restored_at is None or heard_since or generation <= node.credential_generation:
+        if restored_at is None or max(node.last_seen_at or node.created_at, node.created_at) > restored_at:
+            return False
+        if not 0 < generation - node.credential_generation <= RENEWALS_LOST_MAX:
             return False
         record(
             node,
@@ -204,5 +210,6 @@ def adopt_generation(node_id: UUID, generation: int, now: datetime) -> bool:
         )
         node.credential_generation, node.credential_used = generation, True
         node.credential_expires_at = now + timedelta(seconds=settings.FARRIER.credential_life_s)
-        node.save(update_fields=["credential_generation", "credential_used", "credential_expires_at"])
+        node.last_seen_at = now
+        node.save(update_fields=["credential_generation", "credential_used", "credential_expires_at", "last_seen_at"])
     return True

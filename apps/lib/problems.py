@@ -18,6 +18,7 @@ log = logging.getLogger("farrier.web")
 CONTENT_TYPE = "application/problem+json"
 MACHINES = ("/api/", "/agent/")
 RETRY_AFTER_S = 2
+BAD_VALUE = "A value in the request can't be stored or compared; look for NUL characters and huge numbers."
 
 
 def problem(status: int, code: str, sentence: str, **extra: Any) -> JsonResponse:
@@ -51,6 +52,25 @@ class DatabaseAway:
         return answer
 
 
+class BadValue:
+    """Middleware: what PostgreSQL can't hold (a NUL character, a number beyond its type) is the sender's fault: 400."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        return self._get_response(request)
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        """Answer for a view whose query the database could not read; None for any other error."""
+        if not isinstance(exception, DataError):
+            return None
+        log.warning("%s: the database can't hold a value: %s", request.path, str(exception).partition("\n")[0])
+        if request.path.startswith(MACHINES):
+            return problem(400, "bad_value", BAD_VALUE)
+        return HttpResponse(BAD_VALUE, status=400, content_type="text/plain; charset=utf-8")
+
+
 def _sentence(detail: Any, path: str = "") -> str:
     """Flatten DRF's nested validation errors into one sentence."""
     if isinstance(detail, dict):
@@ -74,9 +94,7 @@ def handle(exc: Exception, context: dict[str, Any]) -> Response | None:
         status, code, sentence = exc.status, exc.code, exc.sentence
         headers: dict[str, str] = {}
     elif isinstance(exc, DataError):
-        # PostgreSQL can't hold it: a NUL character, a number beyond its type
-        status, code, headers = 400, "bad_value", {}
-        sentence = "A value in the request can't be stored or compared; look for NUL characters and huge numbers."
+        status, code, sentence, headers = 400, "bad_value", BAD_VALUE, {}
     elif isinstance(exc, Http404):
         status, code, sentence, headers = 404, "not_found", "There is nothing at this address.", {}
     else:

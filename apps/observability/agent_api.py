@@ -8,8 +8,11 @@ from google.protobuf.message import DecodeError
 from apps.fleet.agent_auth import NodeRequest, answer, signed_by_node
 from apps.lib.errors import DomainError
 from apps.observability import services
-from protocol.messages import TELEMETRY_MAX_BYTES
+from protocol.bounds import has_more_fields_than
+from protocol.messages import TELEMETRY_MAX_BYTES, TELEMETRY_MAX_ROWS
 from protocol.telemetry_pb2 import TelemetryBatch
+
+HEAD_FIELDS = 20  # beside the rows; a newer agent may send some that we don't know
 
 
 @signed_by_node("POST", max_body_bytes=TELEMETRY_MAX_BYTES)
@@ -17,7 +20,12 @@ def telemetry(request: NodeRequest) -> HttpResponseBase:
     """`POST /agent/v1/telemetry`: one batch in, acknowledged after its commit."""
     batch = TelemetryBatch()
     try:
+        # before the parser: millions of empty rows are small on the wire and gigabytes once they are objects
+        if has_more_fields_than(request.raw, TELEMETRY_MAX_ROWS + HEAD_FIELDS):
+            raise DomainError(
+                "too_many_rows", f"A batch has at most {TELEMETRY_MAX_ROWS} rows; send several.", status=413
+            )
         batch.ParseFromString(request.raw)
-    except DecodeError:
+    except (DecodeError, ValueError):
         raise DomainError("bad_batch", "The body is no TelemetryBatch; see protocol/telemetry.proto.") from None
     return answer(services.store_batch(request.node, batch, now=request.now))

@@ -194,13 +194,26 @@ def evidence_requests(
     )
 
 
-def comparison_pairs(rollout_id: UUID, stage: int, attempt: int, since: datetime | None = None) -> list[ComparisonPair]:
-    """Return all compared pairs of one attempt of a stage (its index), in order of arrival.
+def comparison_pairs(
+    rollout_id: UUID,
+    stage: int,
+    attempt: int,
+    since: datetime | None = None,
+    node_ids: Iterable[UUID] | None = None,
+) -> list[ComparisonPair]:
+    """Return the compared pairs of one attempt of a stage (its index), in order of arrival.
 
-    `since` spares old partitions a look: pass the attempt's start where it is known.
+    `since` spares old partitions a look: pass the attempt's start where it is known. Any node may name any rollout in
+    its rows, so who counts them says by `node_ids` whose; None: everybody's.
     """
     return _rows(
-        "comparison_pairs", ComparisonPair, rollout_id=rollout_id, stage=stage, attempt=attempt, since=_or_ever(since)
+        "comparison_pairs",
+        ComparisonPair,
+        rollout_id=rollout_id,
+        stage=stage,
+        attempt=attempt,
+        since=_or_ever(since),
+        node_ids=None if node_ids is None else list(node_ids),
     )
 
 

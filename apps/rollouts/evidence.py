@@ -44,7 +44,7 @@ def gather(loaded: Loaded, stage: Stage, spec: AnalysingStage, now: datetime) ->
     if since is None:
         raise ValueError(f"stage {stage.index} is not ready: no evidence counts yet")
     rollout, model = loaded.rollout, loaded.rollout.model
-    pairs = timeseries.comparison_pairs(rollout.pk, stage.index, stage.attempt, since)
+    pairs = timeseries.comparison_pairs(rollout.pk, stage.index, stage.attempt, since, nodes)
     served: list[EvidenceRequest] = []
     if isinstance(spec, CanaryStage):
         versions = {rollout.version.number, *_previous_numbers(loaded)}
@@ -52,9 +52,7 @@ def gather(loaded: Loaded, stage: Stage, spec: AnalysingStage, now: datetime) ->
     mine = [row for row in served if row.version == rollout.version.number]
     theirs = [row for row in served if row.version != rollout.version.number]
     return StageData(
-        comparisons=comparisons(
-            thin([pair for pair in pairs if pair.node_id in codes]), codes, [loaded.nodes[node].name for node in nodes]
-        ),
+        comparisons=comparisons(thin(pairs), codes, [loaded.nodes[node].name for node in nodes]),
         baseline=requests(thin(theirs), codes),
         candidate=requests(thin(mine), codes),
         slo_latency_ms=slo_ms(model),

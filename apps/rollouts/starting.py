@@ -26,6 +26,8 @@ from apps.rollouts.plans import DEFAULT_LIMITS
 from apps.rollouts.reconcile import TASK
 from apps.rollouts.strategy import AnyStage, analysing_stages, dump_plan, parse_plan, plan_sha256
 
+GATES = ("shadow", "canary")  # kinds of stages that hold a candidate against what is served
+
 
 def start_rollout(
     *,
@@ -51,7 +53,7 @@ def start_rollout(
     artifact = _check_version(model, version, pool)
     _check_hold(artifact)
     before = served_before(model, pool)
-    _check_fits(plan, before, artifact)
+    _check_fits(plan, before, artifact, pool)
     try:
         with transaction.atomic():
             _supersede_pending(model, pool, version, now)
@@ -97,7 +99,7 @@ def _check_hold(artifact: Artifact) -> None:
     )
 
 
-def _check_fits(plan: Sequence[AnyStage], before: Before, artifact: Artifact) -> None:
+def _check_fits(plan: Sequence[AnyStage], before: Before, artifact: Artifact, pool: Pool) -> None:
     """Gates need something to compare with; what is served already may only be followed through gates."""
     if not before:
         raise Conflict("no_nodes", "No node of the pool takes work; enrol one, or uncordon one.")
@@ -109,7 +111,7 @@ def _check_fits(plan: Sequence[AnyStage], before: Before, artifact: Artifact) ->
         raise Conflict(
             "nothing_to_compare", f"The pool serves no other version of this model yet; use the strategy «{FIRST}»."
         )
-    if not analysing_stages(plan) and others and not _is_champion(artifact):
+    if not analysing_stages(plan) and others and not _has_passed(artifact, pool):
         raise Conflict(
             "gates_needed",
             f"The pool serves {others[0].version}; a plan without shadow or canary may not replace it. "
@@ -117,9 +119,13 @@ def _check_fits(plan: Sequence[AnyStage], before: Before, artifact: Artifact) ->
         )
 
 
-def _is_champion(artifact: Artifact) -> bool:
-    """Tell whether the version has passed its gates already, so that a node that missed it may catch up."""
-    return Alias.objects.filter(version=artifact.version_id, name=CHAMPION).exists()
+def _has_passed(artifact: Artifact, pool: Pool) -> bool:
+    """Tell whether the champion has passed gates on this very pool, so that a node that missed it may catch up.
+
+    The alias alone proves nothing: a person may move it, and so does a first rollout on nodes that served nothing.
+    """
+    gated = Rollout.objects.filter(artifact=artifact, pool=pool, phase=Phase.COMPLETED, stages__kind__in=GATES)
+    return Alias.objects.filter(version=artifact.version_id, name=CHAMPION).exists() and gated.exists()
 
 
 def _supersede_pending(model: RegisteredModel, pool: Pool, version: ModelVersion, now: datetime) -> None:

@@ -65,6 +65,7 @@ class Gateway:
         bootstrap = json.dumps(config.bootstrap(self._files), indent=1).encode()
         if not bootstrap_file.exists() or bootstrap_file.read_bytes() != bootstrap:
             write_atomically(bootstrap_file, bootstrap)
+        self._known: dict[Key, tuple[Path, float]] = {}  # sockets of engines, and when each was last asked for
         self._wanted = self._stored_routes()
         # the gateway doesn't start to listen before both files are there
         if not self._files.clusters_file.exists():
@@ -100,9 +101,13 @@ class Gateway:
     def set_clusters(self, engines: Mapping[Key, Path]) -> bool:
         """Make the gateway know these engines' sockets, before a route names them and until none does any more.
 
-        True once it does; engines that left are forgotten.
+        True once it does. One that left is forgotten only when no request can be on its way to it any more: a request
+        that an engine's death sent back is asked again at the same cluster, and would be lost without it.
         """
-        if self._write_clusters(engines):
+        now_s = time.monotonic()
+        self._known |= {key: (path, now_s) for key, path in engines.items()}
+        self._known = {key: seen for key, seen in self._known.items() if now_s - seen[1] <= config.REQUEST_TIMEOUT_S}
+        if self._write_clusters({key: path for key, (path, _) in self._known.items()}):
             return self._await(0, self._files.clusters_file)
         versions = self._versions()
         return versions is not None and versions[0] == _version_of(self._files.clusters_file)

@@ -144,3 +144,14 @@ def test_a_request_that_dies_leaves_neither_effect_nor_answer(
             reserve(client, "k1")
     assert not ModelVersion.objects.exists()
     assert reserve(client, "k1")[:1] == (201,)
+
+
+@pytest.mark.django_db
+def test_a_token_of_another_team_is_not_given_the_first_ones_answer(
+    api: Api, operator: User, team: Team, other_team: Team, now: datetime
+) -> None:
+    """Both tokens are the same person's, but each reaches into its own team only."""
+    services.set_membership(user=operator, team=other_team, role=Role.OPERATOR, actor=SYSTEM, now=now)
+    assert reserve(api(operator, team), "k1")[0] == 201
+    status, body, replayed = reserve(api(operator, other_team), "k1")
+    assert (status, body["code"], replayed) == (422, "idempotency_key_reused", "")

@@ -47,3 +47,19 @@ def test_other_names_and_other_addresses_are_not_held_back(client: Client, opera
 def test_signing_in_often_is_no_crime(operator: User) -> None:
     for _ in range(FAILURES_MAX + 5):
         assert sign_in(Client(), "operator", PASSWORD) == b""
+
+
+@pytest.mark.parametrize("spelling", ["root ", "\troot", "ｒoot", "𝐫oot", " ROOT "])
+def test_another_spelling_of_the_name_is_no_fresh_start(client: Client, superuser: User, spelling: str) -> None:
+    """The form reads all of these as «root», or could: each would have brought twenty more guesses."""
+    for _ in range(FAILURES_MAX):
+        sign_in(client, "root", "wrong")
+    assert WORDS in sign_in(client, spelling, "wrong")
+
+
+def test_failures_on_many_other_names_do_not_push_a_count_out(client: Client, operator: User) -> None:
+    for _ in range(FAILURES_MAX):
+        sign_in(client, "operator", "wrong")
+    for number in range(1_000):
+        cache.set(f"sign-in-of-somebody-{number}", 1)
+    assert WORDS in sign_in(client, "operator", PASSWORD)

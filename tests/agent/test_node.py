@@ -167,6 +167,23 @@ def test_a_killed_engine_comes_back_and_no_request_is_lost(setting: Setting) -> 
 
 
 @pytest.mark.crash
+def test_a_killed_candidate_costs_no_request_while_its_successor_is_late(setting: Setting) -> None:
+    node = setting.node
+    v1, v2 = setting.candidate(50)
+    node.settle(v1, v2)
+    pids = node.pids()
+    with Load(node) as load:
+        os.kill(pids["zygote"], signal.SIGSTOP)
+        try:
+            os.kill(pids["engine-2"], signal.SIGKILL)
+            until(lambda: node.is_running(v1.id, 100), "the old version takes over")
+        finally:
+            os.kill(pids["zygote"], signal.SIGCONT)
+        until(lambda: node.is_running(v2.id, 50), "another engine has its share")
+    assert set(load.statuses) == {200}
+
+
+@pytest.mark.crash
 def test_a_killed_agent_is_missed_by_nobody_and_adopts_what_runs(setting: Setting) -> None:
     node = setting.node
     node.settle(*setting.candidate(50, mirror_percent=10))
@@ -194,9 +211,10 @@ def test_a_killed_gateway_and_fork_server_come_back(setting: Setting) -> None:
     node = setting.node
     node.settle(setting.v1)
     before = node.pids()
-    for name in ("gateway", "zygote"):
+    killed = ("gateway", "zygote")
+    for name in killed:
         os.kill(before[name], signal.SIGKILL)
-    until(lambda: {"gateway", "zygote"} <= set(node.pids()), "both are started again")
+    until(lambda: all(node.pids().get(name, before[name]) != before[name] for name in killed), "both are started again")
     until(node.is_up, "the gateway takes connections again")
     assert node.engine_pid(1) == before["engine-1"]  # the engine never noticed
     assert node.versions(10) == {"1": 10}

@@ -197,3 +197,36 @@ def test_admins_make_webhooks_and_see_the_secret_once(
     assert made["secret"] not in str(client.get("/api/v1/webhooks").json())
     assert client.delete(f"/api/v1/webhooks/{made['id']}").status_code == 204
     assert not Webhook.objects.exists()
+
+
+def test_an_address_with_a_secret_in_it_stays_out_of_log_and_row(
+    receiver: Receiver,
+    hook: tuple[Webhook, str],
+    team: Team,
+    now: datetime,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    receiver.statuses = [410]
+    emit(team, now)
+    services.deliver_due(now=now)
+    assert "127.0.0.1 answered 410" in Outbox.objects.get().last_error
+    assert "gave up" in caplog.text
+    assert "/hook" not in caplog.text + Outbox.objects.get().last_error
+
+
+def test_an_address_is_its_teams_admins_to_read(
+    hook: tuple[Webhook, str],
+    api: Callable[..., APIClient],
+    team: Team,
+    team_admin: User,
+    approver: User,
+    superuser: User,
+) -> None:
+    def seen(user: User) -> list[str]:
+        return [row["url"] for row in api(user, team).get("/api/v1/webhooks").json()["results"]]
+
+    assert seen(team_admin) == seen(superuser) == [hook[0].url]
+    assert seen(approver) == []
+    events = api(approver, team).get("/api/v1/audit?verb=webhook.created").json()["results"]
+    assert [event["data"]["host"] for event in events] == ["127.0.0.1"]
+    assert "/hook" not in str(events)

@@ -35,7 +35,7 @@ def test_sign_in_evidence_approve_completed(world: World, asked: Rollout, visit:
     expect(page.locator("#decision")).to_contain_text("Completed.")
     expect(page.get_by_text("“Similarity is far above its margin.”").first).to_be_visible()
     page.goto(f"/models/{asked.model.slug}/")
-    expect(page.get_by_role("row", name="v2").first).to_contain_text("champion")
+    expect(page.get_by_role("row", name="v2 champion")).to_be_visible()
 
 
 def test_reject_rolls_back_and_holds(world: World, asked: Rollout, visit: Callable[..., Page]) -> None:

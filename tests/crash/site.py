@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ class Site:
             "FARRIER_ORIGIN": self.origin,
             "FARRIER_GATEWAY_PORT_BASE": str(self._gateway_base),
             "FARRIER_NODES": str(NODES),
-            "FARRIER_TICK_S": "1",
+            "FARRIER_TICK_S": "2",
             "FARRIER_POLL_INTERVAL_S": "5",
             "FARRIER_ROLLOUT_LEASE_S": "10",
             # so short that both run out and are renewed all the time, under every kill
@@ -162,7 +163,7 @@ class Site:
     def died(self, *places: str) -> None:
         """Wait until somebody has died at each of these places."""
         for place in places:
-            until(f"{self._armed[place]} dies at {place}", lambda p=place: self._took(p), DIED_TIMEOUT_S)
+            until(f"{self._armed[place]} dies at {place}", partial(self._took, place), DIED_TIMEOUT_S)
             self.kills.append(Kill(self._armed.pop(place), place, time.time()))
 
     def _took(self, place: str) -> bool:

@@ -17,6 +17,7 @@ from apps.audit.models import Event, RestoreEpoch
 from apps.fleet import assignments, files, services
 from apps.fleet.models import Condition, Node, NodePhase, Nonce, Refusal, ReportedDeployment
 from protocol.messages import PollResponse, Role
+from tests.fleet.builders import Host
 
 
 def code(answer):
@@ -187,7 +188,57 @@ def test_after_a_restore_a_renewed_node_gets_back_in(agent, now):
     assert code(agent.poll()) == (403, "generation_stale")
 
 
+def test_after_a_restore_a_node_takes_over_its_generation_once(agent):
+    """Who holds a copy of the key may claim any generation: the second claim shows that there are two."""
+    RestoreEpoch.objects.create(epoch=99, at=datetime.now(UTC), reason="The disk died.")
+    agent.generation = 3
+    assert agent.get("/agent/v1/root?after=0").status_code == 200
+    agent.generation = 9
+    assert code(agent.get("/agent/v1/root?after=0")) == (403, "generation_stale")
+
+
+def test_a_node_that_enrolled_after_the_restore_has_nothing_to_take_over(agent):
+    RestoreEpoch.objects.create(epoch=99, at=node_of(agent).created_at - timedelta(seconds=1), reason="The disk died.")
+    agent.generation = 3
+    assert code(agent.get("/agent/v1/root?after=0")) == (403, "generation_stale")
+
+
+def test_after_a_restore_a_node_may_begin_with_a_renewal(agent):
+    agent.poll()
+    RestoreEpoch.objects.create(epoch=99, at=datetime.now(UTC), reason="The disk died.")
+    agent.generation = 3
+    answer = agent.renew()
+    assert (answer.status_code, answer.json()["generation"]) == (200, 4)
+    assert node_of(agent).phase == NodePhase.ACTIVE
+    assert Event.objects.filter(verb="node.generation_adopted").count() == 1
+
+
+@pytest.mark.parametrize("generation", [1 << 31, 1 << 200])
+def test_a_generation_that_no_column_holds_is_a_stale_one(agent, generation):
+    RestoreEpoch.objects.create(epoch=99, at=datetime.now(UTC), reason="The disk died.")
+    assert code(agent.get("/agent/v1/root?after=0", generation=generation)) == (403, "generation_stale")
+
+
 # what a poll stores
+
+
+def test_characters_that_no_column_holds_do_not_silence_a_node(agent):
+    """A refusal may quote a hostile file; were its poll refused for that, the node would never be heard again."""
+    quoted = report_of(uuid4(), state="failed", reason_code="bad\0code", reason="Tensor «a\0b» is unknown.")
+    refusal = {"code": "bad_file", "reason": "x\0y", "digest": "\0", "at": datetime.now(UTC).isoformat()}
+    condition = {"type": "DiskSpace", "status": "true", "reason": "\0", "message": "\0"}
+    answer = agent.poll(
+        deployments=[quoted], refusals=[refusal], conditions=[condition], gateway_url="http://\0", agent_version="\0"
+    )
+    assert answer.status_code == 200
+    assert ReportedDeployment.objects.get().reason == "Tensor «ab» is unknown."
+
+
+def test_what_the_database_cannot_hold_is_the_senders_fault(world, now, client):
+    token = services.create_join_token(pool=world.pool, actor=world.actor, now=now)
+    request = Host("node-9").request(token, hardware={"board": "a\0b"})
+    answer = client.post("/agent/v1/enrol", request.model_dump_json(), content_type="application/json")
+    assert code(answer) == (400, "bad_value")
 
 
 def report_of(deployment, digest="a" * 128, state="running", **more):

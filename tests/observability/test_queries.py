@@ -131,3 +131,12 @@ def test_one_request_for_its_team(agent, world, other_team):
     (row,) = timeseries.request("a", [world.team.pk])
     assert (row.digest, row.node_id, row.compute_us) == ("0a" * 64, agent.node, 900)
     assert timeseries.request("a", [other_team.pk]) == []
+
+
+def test_pairs_that_a_stranger_sends_for_a_rollout_are_not_even_read(agent, other, now):
+    """Another team's node may know a rollout's id; its rows must neither count nor fill the worker's memory."""
+    send(agent, batch(agent, 1, comparison("mine")))
+    send(other, batch(other, 1, *[comparison(similarity=0.1) for _ in range(50)]))
+    found = timeseries.comparison_pairs(UUID(ROLLOUT), 0, 1, now - HOUR, node_ids(agent))
+    assert [row.request_id for row in found] == ["mine"]
+    assert timeseries.comparison_pairs(UUID(ROLLOUT), 0, 1, now - HOUR, []) == []

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import pytest
 import yaml
 
 from controlplane.settings import Env
+from controlplane.supervisor.layout import Layout
+from controlplane.supervisor.processes import Environments, Site, platform
+from workers.schedule import SCHEDULE
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIABLE = re.compile(r"(?<!\$)\$\{([A-Z_]+)")
@@ -72,6 +76,21 @@ def test_compose_describes_the_whole_deployment(compose: dict[str, Any]) -> None
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
             assert source in compose["volumes"] or (ROOT / source).is_file(), f"{name}: {source}"
+
+
+def test_somebody_takes_from_every_queue(compose: dict[str, Any], tmp_path: Path) -> None:
+    ticks = {entry["options"]["queue"] for entry in SCHEDULE.values()}
+    asked = {"default", *ticks}
+    assert asked == queues(*(compose["services"][name]["command"] for name in ("worker", "jobs")))
+    layout = Layout(tmp_path, ROOT)
+    layout.prepare()
+    specs = platform(Site(layout, Environments({}, {}, {}), "127.0.0.1", 8700, 8710, 3))
+    assert asked == queues(*(spec.command for spec in specs if spec.name in ("worker", "jobs")))
+
+
+def queues(*commands: Sequence[str]) -> set[str]:
+    """What workers with these command lines take from."""
+    return {queue for command in commands for queue in command[command.index("-Q") + 1].split(",")}
 
 
 def test_director_key_and_owner_role_stay_with_the_workers(compose: dict[str, Any]) -> None:

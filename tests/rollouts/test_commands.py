@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -16,10 +17,13 @@ from apps.audit.transitions import IllegalMove, Stale, move
 from apps.fleet import services as fleet
 from apps.fleet.models import DesiredDeployment, Node
 from apps.lib.errors import Conflict, DomainError, Forbidden
+from apps.models.models import Alias
+from apps.models.services import move_alias
 from apps.rollouts import services
 from apps.rollouts.models import Approval, Evidence, EvidenceSnapshot, Hold, Phase, Rollout, Stage, Strategy
 from apps.rollouts.strategy import dump_plan
-from tests.rollouts.lab import Lab
+from tests.fleet import builders
+from tests.rollouts.lab import Lab, SimNode
 
 pytestmark = pytest.mark.django_db
 
@@ -117,6 +121,45 @@ def test_gates_are_needed_where_something_is_served_and_useless_where_nothing_is
     assert code_of(again) == "already_serving"
     with pytest.raises(Conflict) as ungated:
         start(empty_lab.version(2), "first")
+    assert code_of(ungated) == "gates_needed"
+
+
+def test_an_alias_moved_by_hand_opens_no_gate(lab: Lab, start: Callable[..., Rollout], lead: Actor) -> None:
+    """Else whoever may move it could bring an unseen version everywhere, and nobody else would be asked."""
+    unseen = lab.version(2)
+    move_alias(model=lab.model, name="champion", version=unseen, actor=lead, reason="because I can", now=lab.now)
+    with pytest.raises(Conflict) as ungated:
+        start(unseen, "first", actor=lead)
+    assert code_of(ungated) == "gates_needed"
+
+
+def test_a_first_rollout_elsewhere_opens_no_gate(lab: Lab, start: Callable[..., Rollout]) -> None:
+    """A pool that serves nothing takes a version without gates; the champion it makes is nobody's proof."""
+    unseen = lab.version(2)
+    side = fleet.create_pool(team=lab.world.team, slug="side", actor=SYSTEM, auto_accept=True, now=lab.now)
+    node, _ = builders.enrol(dataclasses.replace(lab.world, pool=side), "node-4", lab.now)
+    lab.nodes.append(SimNode(node.pk, node.name))
+    lab.until(start(unseen, "first", pool=side), "completed", within_s=60, traffic=False)
+    assert Alias.objects.get(name="champion").version == unseen
+    with pytest.raises(Conflict) as ungated:
+        start(unseen, "first")
+    assert code_of(ungated) == "gates_needed"
+
+
+def test_a_first_rollout_while_the_others_are_cordoned_opens_no_gate(
+    lab: Lab, start: Callable[..., Rollout], requester: Actor
+) -> None:
+    unseen = lab.version(2)
+    serving = list(Node.objects.all())
+    for node in serving:
+        fleet.cordon_node(node, actor=requester, reason="maintenance", now=lab.now)
+    fresh, _ = builders.enrol(lab.world, "node-4", lab.now)
+    lab.nodes.append(SimNode(fresh.pk, fresh.name))
+    lab.until(start(unseen, "first"), "completed", within_s=60, traffic=False)
+    for node in serving:
+        fleet.uncordon_node(node, actor=requester, reason="done", now=lab.now)
+    with pytest.raises(Conflict) as ungated:
+        start(unseen, "first")
     assert code_of(ungated) == "gates_needed"
 
 

@@ -6,4 +6,5 @@ WHERE rollout_id = %(rollout_id)s
   AND stage = %(stage)s
   AND attempt = %(attempt)s
   AND time >= %(since)s
+  AND (%(node_ids)s::uuid[] IS NULL OR node_id = ANY(%(node_ids)s::uuid[]))
 ORDER BY received_at, time, request_id
