@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST
 
 from apps.access.models import Role, User
 from apps.access.requests import SignedIn
-from apps.audit import page_selectors as audit
+from apps.audit import selectors as audit
 from apps.fleet import page_selectors as fleet
 from apps.lib.console import answer, is_htmx, page
 from apps.models import selectors as registry
@@ -70,7 +70,7 @@ def home(request: SignedIn) -> HttpResponse:
     ]
     waiting = [(row, may) for row, may in paused if may.allowed]
     pending = fleet.pending_nodes(user) if _may_accept(roles) else []
-    events = audit.events(user)[:HAPPENED]
+    events = audit.events_for(user)[:HAPPENED]
     context = {
         "waiting": waiting,
         "others": [(row, may) for row, may in paused if not may.allowed],

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime, time
 
 from django.db.models import Model, Q, QuerySet
 from django.urls import NoReverseMatch, reverse
 
 from apps.access.models import User
-from apps.access.selectors import for_user
+from apps.audit import selectors
 from apps.audit.models import Checkpoint, Event, Seal
+from apps.audit.sealer import LAG_LIMIT_S, seal_lag_s
 
 SHOWN = 100
-
-
-def events(user: User) -> QuerySet[Event]:
-    """Return the events of the user's teams, newest first; those of no team are for superusers."""
-    rows = Event.objects.all() if user.is_superuser else for_user(Event.objects.all(), user)
-    return rows.order_by("-id")
 
 
 def filtered(
     user: User, *, text: str = "", kind: str = "", object_type: str = "", since: date | None = None
 ) -> QuerySet[Event]:
     """Return events with their seals, narrowed to a text (object, actor, verb, reason), a kind of actor or object."""
-    rows = events(user).select_related("seal")
+    start = datetime.combine(since, time.min, UTC) if since else None
+    rows = selectors.events_for(user, object_type=object_type, since=start)
     if text:
         rows = rows.filter(
             Q(object_label__icontains=text)
@@ -33,18 +29,12 @@ def filtered(
             | Q(verb__icontains=text)
             | Q(reason__icontains=text)
         )
-    if kind:
-        rows = rows.filter(actor_kind=kind)
-    if object_type:
-        rows = rows.filter(object_type=object_type)
-    if since:
-        rows = rows.filter(at__date__gte=since)
-    return rows
+    return rows.filter(actor_kind=kind) if kind else rows
 
 
 def object_types(user: User) -> list[str]:
     """Return the kinds of object that the user's events speak of."""
-    return list(events(user).order_by("object_type").values_list("object_type", flat=True).distinct())
+    return list(selectors.events_for(user).order_by("object_type").values_list("object_type", flat=True).distinct())
 
 
 def about(*objects: Model) -> QuerySet[Event]:
@@ -60,15 +50,19 @@ class SealState:
     """How far the hash chain reaches."""
 
     sealed: int
-    unsealed: int
+    behind_s: float  # age of the oldest event that is not sealed yet
     checkpoint_at: datetime | None
 
+    @property
+    def late(self) -> bool:
+        return self.behind_s > LAG_LIMIT_S
 
-def seal_state() -> SealState:
-    """Return how many events are sealed and when the chain's end was last signed."""
-    last = Seal.objects.order_by("-position").first()
+
+def seal_state(now: datetime) -> SealState:
+    """Return how many events are sealed, how far the sealer is behind, and when the chain's end was last signed."""
+    last = Seal.objects.order_by("-position").values_list("position", flat=True).first()
     checkpoint = Checkpoint.objects.order_by("-position").values_list("at", flat=True).first()
-    return SealState(last.position if last else 0, Event.objects.filter(seal__isnull=True).count(), checkpoint)
+    return SealState(last or 0, seal_lag_s(now=now), checkpoint)
 
 
 def address(event: Event) -> str | None:

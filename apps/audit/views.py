@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.http import HttpResponse
+from django.utils import timezone
 from django.utils.dateparse import parse_date
 
 from apps.access.requests import SignedIn
@@ -27,6 +28,6 @@ def audit(request: SignedIn) -> HttpResponse:
         "rows": [(event, log.address(event)) for event in found],
         "kinds": ActorKind.choices,
         "objects": log.object_types(request.user),
-        "seals": log.seal_state(),
+        "seals": log.seal_state(timezone.now()),
     }
     return answer(request, "audit/audit.html", context, parts=("results",))

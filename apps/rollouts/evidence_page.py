@@ -184,14 +184,16 @@ class EvidencePage:
 
     @property
     def policies(self) -> Sequence[Policy]:
-        version, held = self.rollout.version, any(hold.lifted_at is None for hold in self.holds)
+        """The rules of every rollout, and whether this one keeps them."""
+        version = self.rollout.version
+        complete = all((version.model_hash, version.data_hash, version.env_hash, version.build_hash))
+        held = any(hold.lifted_at is None for hold in self.holds)
+        asks = any(step.stage.kind == "approval" for step in self.steps)
         return (
-            Policy(
-                "lineage complete", all((version.model_hash, version.data_hash, version.env_hash, version.build_hash))
-            ),
+            Policy("lineage complete" if complete else "a part of the lineage is missing", complete),
             Policy("signed by a release key", bool(self.rollout.artifact.signed_by)),
-            Policy("no hold on the digest", not held),
-            Policy("two different people decide", any(step.stage.kind == "approval" for step in self.steps)),
+            Policy("the digest is on hold" if held else "no hold on the digest", not held),
+            Policy("another person approves" if asks else "no approval in this plan", asks),
         )
 
     @property

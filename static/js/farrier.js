@@ -13,7 +13,7 @@ const UNITS = [
 function spoken(seconds) {
   // The same wording as the server's `ago` (apps/lib/templatetags/farrier.py), so that a poll changes nothing.
   const size = Math.abs(seconds);
-  if (size < 5) return "now";
+  if (size < 5) return "just now";
   const at = UNITS.findIndex(([length]) => size >= length);
   const [length, name] = UNITS[at];
   let text = `${Math.floor(size / length)} ${name}`;

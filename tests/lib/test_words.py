@@ -12,7 +12,7 @@ from apps.lib.templatetags import farrier
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0, "now"), (-4, "now"), (59, "59 s ago"), (60, "1 min ago"), (3_599, "59 min ago"), (3_600, "1 h ago"),
+    [(0, "just now"), (-4, "just now"), (59, "59 s ago"), (60, "1 min ago"), (3_599, "59 min ago"), (3_600, "1 h ago"),
      (13_680, "3 h 48 min ago"), (-13_680, "in 3 h 48 min"), (36_000, "10 h ago"), (200_000, "2 d ago")],
 )  # fmt: skip
 def test_times(seconds: float, said: str) -> None:

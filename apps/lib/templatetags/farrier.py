@@ -27,7 +27,7 @@ def spoken(seconds: float) -> str:
     """Return «3 min ago» for a positive number of seconds, «in 3 min» for a negative one (static/js says it alike)."""
     size = abs(seconds)
     if size < 5:
-        return "now"
+        return "just now"
     text = duration(size)
     return f"{text} ago" if seconds >= 0 else f"in {text}"
 
