@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.agent.plane import Plane, serving
 
 DAY_AND_AN_HOUR_S = 25 * 3_600.0
 
+ACCEPTS = "00010000"  # __SO_ACCEPTCON of /proc/net/unix
 FAILPOINTS = (
     "after_assignment_persisted",
     "mid_fetch:2",
@@ -54,16 +56,19 @@ def test_an_agent_killed_anywhere_ends_up_where_it_should(plane: Plane, tmp_path
 
 
 def _engines_of(node: Node) -> list[int]:
-    """Every process that listens on an engine's health socket of this home, by the kernel's own account."""
-    sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    inodes = {f"socket:[{row[6]}]" for row in sockets if len(row) > 7 and row[7].startswith(str(node.home.run / "e-"))}
+    """Every process that listens on an engine's socket of this home, by the kernel's own account.
+
+    The socket is asked for its peer: an ordinary user may not look into a sandboxed engine's /proc folder.
+    """
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    ours = [row[7] for row in rows if len(row) > 7 and row[7].startswith(str(node.home.run / "e-"))]
+    listening = [row[7] for row in rows if len(row) > 7 and row[3] == ACCEPTS and row[7] in ours]
+    assert len(listening) == len(set(listening))  # a second listener under one path would hide behind the first
     found = set()
-    for entry in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if os.readlink(entry) in inodes:
-                found.add(int(entry.parts[2]))
-        except OSError:
-            continue  # ended, or closed, while we looked
+    for path in listening:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(path)
+            found.add(struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
     return sorted(found)
 
 
