@@ -14,6 +14,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 PROTOCOL_VERSION = 1
 OLDEST_SERVED = 1
 TELEMETRY_MAX_ROWS = 1_000
+TELEMETRY_MAX_SAMPLES = 10_000  # rows of packed samples in one batch
 TELEMETRY_MAX_BYTES = 4 << 20
 
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,63}$")]

@@ -92,18 +92,56 @@ class ComparisonRow(_message.Message):
     dropped_before: int
     def __init__(self, request_id: _Optional[str] = ..., time_unix_us: _Optional[int] = ..., model: _Optional[str] = ..., rollout: _Optional[str] = ..., stage: _Optional[int] = ..., attempt: _Optional[int] = ..., deployment: _Optional[str] = ..., baseline_version: _Optional[int] = ..., candidate_version: _Optional[int] = ..., similarity: _Optional[float] = ..., baseline_us: _Optional[int] = ..., candidate_us: _Optional[int] = ..., baseline_status: _Optional[int] = ..., candidate_status: _Optional[int] = ..., batch_size: _Optional[int] = ..., sample: _Optional[str] = ..., dropped_before: _Optional[int] = ...) -> None: ...
 
+class Column(_message.Message):
+    __slots__ = ("name", "values")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    values: bytes
+    def __init__(self, name: _Optional[str] = ..., values: _Optional[bytes] = ...) -> None: ...
+
+class GpuSamples(_message.Message):
+    __slots__ = ("gpus", "simulated", "time_unix_us", "gpu", "columns")
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    SIMULATED_FIELD_NUMBER: _ClassVar[int]
+    TIME_UNIX_US_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    gpus: _containers.RepeatedScalarFieldContainer[str]
+    simulated: bool
+    time_unix_us: bytes
+    gpu: bytes
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
+    def __init__(self, gpus: _Optional[_Iterable[str]] = ..., simulated: _Optional[bool] = ..., time_unix_us: _Optional[bytes] = ..., gpu: _Optional[bytes] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ...) -> None: ...
+
+class EngineSamples(_message.Message):
+    __slots__ = ("deployments", "time_unix_us", "deployment", "columns")
+    DEPLOYMENTS_FIELD_NUMBER: _ClassVar[int]
+    TIME_UNIX_US_FIELD_NUMBER: _ClassVar[int]
+    DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    deployments: _containers.RepeatedScalarFieldContainer[str]
+    time_unix_us: bytes
+    deployment: bytes
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
+    def __init__(self, deployments: _Optional[_Iterable[str]] = ..., time_unix_us: _Optional[bytes] = ..., deployment: _Optional[bytes] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ...) -> None: ...
+
 class TelemetryBatch(_message.Message):
-    __slots__ = ("node", "boot_id", "seq", "clock_offset_s", "inference", "comparison")
+    __slots__ = ("node", "boot_id", "seq", "clock_offset_s", "inference", "comparison", "gpu", "engine")
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     CLOCK_OFFSET_S_FIELD_NUMBER: _ClassVar[int]
     INFERENCE_FIELD_NUMBER: _ClassVar[int]
     COMPARISON_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     node: str
     boot_id: str
     seq: int
     clock_offset_s: float
     inference: _containers.RepeatedCompositeFieldContainer[InferenceRow]
     comparison: _containers.RepeatedCompositeFieldContainer[ComparisonRow]
-    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., seq: _Optional[int] = ..., clock_offset_s: _Optional[float] = ..., inference: _Optional[_Iterable[_Union[InferenceRow, _Mapping]]] = ..., comparison: _Optional[_Iterable[_Union[ComparisonRow, _Mapping]]] = ...) -> None: ...
+    gpu: _containers.RepeatedCompositeFieldContainer[GpuSamples]
+    engine: _containers.RepeatedCompositeFieldContainer[EngineSamples]
+    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., seq: _Optional[int] = ..., clock_offset_s: _Optional[float] = ..., inference: _Optional[_Iterable[_Union[InferenceRow, _Mapping]]] = ..., comparison: _Optional[_Iterable[_Union[ComparisonRow, _Mapping]]] = ..., gpu: _Optional[_Iterable[_Union[GpuSamples, _Mapping]]] = ..., engine: _Optional[_Iterable[_Union[EngineSamples, _Mapping]]] = ...) -> None: ...

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from apps.fleet.models import Gpu, Node
+from apps.fleet.models import Gpu, GpuHealth, Node
 from apps.lib.errors import DomainError
 
 
@@ -47,3 +49,21 @@ def store_gpus(node: Node, hardware: dict[str, Any]) -> None:
         unique_fields=["uuid"],
         update_fields=["index", "name", "memory_bytes", "simulated"],
     )
+
+
+def mark_gpus(health: Mapping[str, tuple[GpuHealth, str]], *, now: datetime) -> int:
+    """Write what is known of GPUs' health, `{uuid: (health, reason)}`; returns how many changed.
+
+    Whoever knows (alerts, reports) hands it down; a GPU of the same health and reason isn't touched.
+    """
+    changed = []
+    for gpu in Gpu.objects.filter(uuid__in=list(health)):
+        state, reason = health[gpu.uuid]
+        if (gpu.health, gpu.health_reason) == (state, reason):
+            continue
+        if gpu.health != state:
+            gpu.health_since = now
+        gpu.health, gpu.health_reason = state, reason
+        changed.append(gpu)
+    Gpu.objects.bulk_update(changed, ["health", "health_reason", "health_since"], batch_size=1_000)
+    return len(changed)

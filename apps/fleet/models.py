@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from django.db.models import Func, Value
 from django.db.models.functions import Now
 
 from apps.access.models import SlugField, Team
@@ -145,8 +146,21 @@ class NodeBoot(models.Model):
         ]
 
 
+class GpuHealth(models.TextChoices):
+    """What is known of one GPU's health, worst last; alerts and reports write it."""
+
+    UNKNOWN = "unknown", "no data"
+    OK = "ok", "healthy"
+    THROTTLED = "throttled", "throttled"
+    HOT = "hot", "hot"
+    XID = "xid", "Xid error"
+    LOST = "lost", "lost"
+
+
 class Gpu(models.Model):
-    """A GPU of a node, known by its UUID."""
+    """A GPU of a node, known by its UUID. `number` stands for it in the time series: four bytes a row, not forty."""
+
+    SICK = frozenset({GpuHealth.HOT, GpuHealth.XID, GpuHealth.LOST, GpuHealth.THROTTLED})
 
     uuid = models.CharField(max_length=96, primary_key=True)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="gpus")
@@ -154,13 +168,29 @@ class Gpu(models.Model):
     name = models.CharField(max_length=120)
     memory_bytes = models.BigIntegerField()
     simulated = models.BooleanField(default=False)  # said wherever its numbers are shown
+    number = models.IntegerField(unique=True, db_default=Func(Value("fleet_gpu_number"), function="nextval"))
+    health = models.CharField(max_length=16, choices=GpuHealth.choices, default=GpuHealth.UNKNOWN)
+    health_reason = models.TextField(blank=True)
+    health_since = models.DateTimeField(null=True)
 
     class Meta:
         db_table = "fleet_gpu"
+        constraints = [
+            models.CheckConstraint(condition=models.Q(health__in=GpuHealth.values), name="fleet_gpu_health"),
+        ]
 
 
 class Condition(models.Model):
     """A standing fact about a node, as it reports it: type, status, reason, since."""
+
+    # Under these a node's figures say something about the node, not about the model that it serves.
+    SICK = {
+        "GpuLost": GpuHealth.LOST,
+        "GpuXid": GpuHealth.XID,
+        "GpuEcc": GpuHealth.XID,
+        "GpuHot": GpuHealth.HOT,
+        "GpuThrottled": GpuHealth.THROTTLED,
+    }
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="conditions")
     type = models.CharField(max_length=63)

@@ -25,6 +25,7 @@ HEALTH: dict[str, tuple[str, str, str]] = {
     "banned": ("B", "off", "banned"),
     "quarantined": ("Q", "off", "quarantined"),
     "rejected": ("R", "off", "rejected"),
+    "lost": ("L", "off", "GPU lost"),
     "xid": ("X", "off", "Xid error"),
     "away": ("?", "away", "not heard from"),
     "hot": ("H", "ill", "hot"),
@@ -36,7 +37,6 @@ HEALTH: dict[str, tuple[str, str, str]] = {
     "serving": ("", "", "serving"),
     "idle": ("·", "idle", "idle"),
 }
-_ILL_CONDITIONS = {"GpuXid": "xid", "GpuHot": "hot", "GpuThrottled": "throttled"}
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _health(row: Mapping[str, Any], now: datetime, ill: str | None, failed: bool
     phase = row["phase"]
     if phase in ("banned", "quarantined", "rejected", "pending"):
         return str(phase)
-    if ill == "xid":
+    if ill in ("lost", "xid"):
         return ill
     silent = now - (row["last_seen_at"] or row["created_at"])
     if silent > timedelta(seconds=OVERDUE_POLLS * row["pool__poll_interval_s"]):
@@ -135,10 +135,10 @@ def _health(row: Mapping[str, Any], now: datetime, ill: str | None, failed: bool
 
 
 def _ill(user: User) -> dict[UUID, str]:
-    rows = for_user(Condition.objects.filter(type__in=_ILL_CONDITIONS, status="true"), user, field="node__team_id")
+    rows = for_user(Condition.objects.filter(type__in=Condition.SICK, status="true"), user, field="node__team_id")
     found: dict[UUID, str] = {}
     for node_id, kind in rows.values_list("node_id", "type"):
-        health = _ILL_CONDITIONS[kind]
+        health = str(Condition.SICK[kind])
         worst = min(health, found.get(node_id, health), key=list(HEALTH).index)
         found[node_id] = worst
     return found

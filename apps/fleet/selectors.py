@@ -19,6 +19,7 @@ from apps.access.selectors import for_user
 from apps.fleet.models import (
     Assignment,
     DesiredDeployment,
+    Gpu,
     JoinToken,
     Node,
     NodePhase,
@@ -61,7 +62,7 @@ def get_pool(user: User | AnonymousUser, slug: str) -> Pool:
 
 
 def with_state(rows: QuerySet[Node]) -> QuerySet[Node]:
-    """Add pool, assignment, desired, reported, conditions and the newest refusals to a query for nodes."""
+    """Add pool, assignment, desired, reported, conditions, GPUs and the newest refusals to a query for nodes."""
     desired = DesiredDeployment.objects.select_related("model", "version", "artifact").defer("artifact__manifest")
     refusals = Refusal.objects.order_by("-at")[:REFUSALS_SHOWN]
     return (
@@ -71,6 +72,7 @@ def with_state(rows: QuerySet[Node]) -> QuerySet[Node]:
             Prefetch("desired", desired.order_by("model__slug", "role")),
             "reported",
             "conditions",
+            Prefetch("gpus", Gpu.objects.order_by("index")),
             Prefetch("refusals", refusals, to_attr="newest_refusals"),  # Django slices only into an attribute
         )
         .order_by("name")

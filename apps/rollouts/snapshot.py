@@ -7,14 +7,11 @@ from datetime import datetime
 from uuid import UUID
 
 from apps.fleet import selectors as fleet
-from apps.fleet.models import DesiredDeployment, Node, NodePhase
+from apps.fleet.models import Condition, DesiredDeployment, Gpu, GpuHealth, Node, NodePhase
 from apps.models.models import Artifact
 from apps.rollouts.models import Approval, EvidenceSnapshot, Hold, Participant, Rollout, Stage
 from apps.rollouts.plans import RUNNING, SILENT, Decision, NodeView, Seen, Snapshot, Spec, StageView, Target, Which
 from apps.rollouts.strategy import Plan, parse_plan
-
-# Node conditions under which what a node measures says something about the node, not about the model
-SICK_CONDITIONS = frozenset({"Hot", "ThermalThrottle", "XidError", "EccError", "GpuLost"})
 
 
 @dataclass
@@ -130,8 +127,14 @@ def _node(loaded: Loaded, participant: Participant, now: datetime) -> NodeView:
 def _sick(node: Node) -> str:
     """Return why the node's measurements can't count, or nothing."""
     for condition in node.conditions.all():
-        if condition.type in SICK_CONDITIONS and condition.status == "true":
+        if condition.type in Condition.SICK and condition.status == "true":
             return f"It reports {condition.type}" + (f": {condition.reason}." if condition.reason else ".")
+    ill = [gpu for gpu in node.gpus.all() if gpu.health in Gpu.SICK]
+    if ill:
+        worst = ill[0]
+        others = f" and {len(ill) - 1} more" if len(ill) > 1 else ""
+        reason = f": {worst.health_reason}" if worst.health_reason else "."
+        return f"GPU {worst.index}{others}: {GpuHealth(worst.health).label}{reason}"
     if node.phase not in Node.TAKES_WORK:
         return f"It is {NodePhase(node.phase).label.lower()}."
     return ""

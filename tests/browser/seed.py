@@ -231,7 +231,7 @@ class _Builder:
             report_seq=2,
             agent_version="1.0",
             conditions=[
-                ConditionReport(type="Hot", status="false", reason="Within", message="61 °C of 85 °C"),
+                ConditionReport(type="GpuHot", status="false", reason="Within", message="61 °C of 85 °C"),
                 ConditionReport(type="LandlockAvailable", status="true", reason="Abi6"),
             ],
             refusals=[

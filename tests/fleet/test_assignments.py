@@ -221,7 +221,7 @@ def test_the_list_of_nodes_costs_the_same_however_long_it_is(world, now, django_
         each = builders.enrol(world, f"node-{n}", now)[0]
         desire(world, each, (v1, Role.BASELINE, 100))
     assignments.compile_assignments(now)
-    with django_assert_num_queries(5):
+    with django_assert_num_queries(6):
         rows = list(selectors.nodes(world.operator))
         assert [selectors.in_sync(row) for row in rows] == [False] * 6
         assert not any(selectors.overdue(row, now) for row in rows)

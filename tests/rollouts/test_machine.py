@@ -136,7 +136,7 @@ class Rollouts(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 2), hot=st.booleans())
     def a_node_is_hot_or_cool(self, which: int, hot: bool) -> None:
-        condition = ConditionReport(type="Hot", status="true", reason="91 °C")
+        condition = ConditionReport(type="GpuHot", status="true", reason="91 °C")
         self.lab.nodes[which].conditions = (condition,) if hot else ()
 
     @rule(which=st.integers(0, 2))

@@ -482,16 +482,16 @@ def test_the_nodes_of_a_canary_are_chosen_once_healthy_ones_first(nodes: Any, ex
 
 
 def test_a_sick_node_is_left_out_on_record_and_not_waited_for() -> None:
-    hot = (*shadowing()[:2], node("node-3", desired=beside(SHADOW, 0), sick="It reports Hot."))
+    hot = (*shadowing()[:2], node("node-3", desired=beside(SHADOW, 0), sick="It reports GpuHot."))
     s = progressing(findings=PASSED, nodes=hot)
-    assert only(s, ExcludeNode) == ExcludeNode(UUID(int=3), "It reports Hot.")
+    assert only(s, ExcludeNode) == ExcludeNode(UUID(int=3), "It reports GpuHot.")
     assert only(s, StartStage)
-    known = (*hot[:2], replace(hot[2], excluded="It reports Hot."))
+    known = (*hot[:2], replace(hot[2], excluded="It reports GpuHot."))
     assert not [action for action in plan(progressing(nodes=known), NOW) if isinstance(action, ExcludeNode)]
 
 
 def test_a_node_that_recovers_counts_from_the_next_stage_on() -> None:
-    well = (*shadowing()[:2], replace(shadowing()[2], excluded="It reports Hot."))
+    well = (*shadowing()[:2], replace(shadowing()[2], excluded="It reports GpuHot."))
     assert not [action for action in plan(progressing(nodes=well), NOW) if isinstance(action, IncludeNode)]
     assert only(progressing(findings=PASSED, nodes=well), IncludeNode).node == UUID(int=3)
 

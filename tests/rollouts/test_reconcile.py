@@ -132,14 +132,14 @@ def _everything(rollout: Rollout) -> tuple[Any, ...]:
 
 def test_a_hot_node_is_left_out_on_record_and_its_pairs_do_not_count(lab: Lab, start: Callable[..., Rollout]) -> None:
     """Two of three nodes compare well, the hot one badly: a hardware fault is not a model regression."""
-    lab.nodes[2].conditions = (ConditionReport(type="Hot", status="true", reason="87 °C"),)
+    lab.nodes[2].conditions = (ConditionReport(type="GpuHot", status="true", reason="87 °C"),)
     version = lab.version(2)
     lab.step()
     rollout = start(version, stages=[QUICK, APPROVAL, FULL])
     lab.until(rollout, "progressing", within_s=30)
     lab.run(4)
     hot = Participant.objects.get(rollout=rollout, node__name="node-3")
-    assert hot.excluded_reason == "It reports Hot: 87 °C."
+    assert hot.excluded_reason == "It reports GpuHot: 87 °C."
     assert Event.objects.filter(object_id=str(rollout.pk), verb="rollout.node_excluded").count() == 1
     lab.until(rollout, "paused", within_s=60)
     evidence = rollout.stages.get(index=0).evidence.get(metric="similarity")
