@@ -7,15 +7,14 @@ lies in var/demo-story and is deleted first; its logs stay for whoever reads a f
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -23,50 +22,20 @@ import httpx2
 from aifb.reader import open_artifact
 from cli.client import ApiError, Client
 from demo.browse import Browser
+from demo.looking import HOME, ROOT, Failed, Installation, check, descendants, pss_bytes, tail, until
 from demo.story import DIGITS, MINILM, MISTAKE, say
+from demo.tamper import Attacker, Order
 
-ROOT = Path(__file__).resolve().parent.parent
-HOME = ROOT / "var" / "demo-story"
 START_TIMEOUT_S = 600.0
 CHAPTER_TIMEOUT_S = 900.0
 MEMORY_LIMIT_BYTES = 6 << 30
 HEX_64 = 64
 
 
-class Failed(Exception):
-    """A point of the story does not hold."""
-
-
-def check(holds: bool, what: str) -> None:
-    """Raise Failed with `what` unless it holds."""
-    if not holds:
-        raise Failed(what)
-
-
-def until(what: str, timeout_s: float, look: Callable[[], Any]) -> Any:
-    """Return the first true value of `look`, asked every second; Failed when none came in time."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        found = look()
-        if found:
-            return found
-        time.sleep(1.0)
-    raise Failed(f"{what} did not happen within {timeout_s:.0f} s")
-
-
-class Replay:
+class Replay(Installation):
     """One run of the product and the people around it."""
 
-    def __init__(self) -> None:
-        self.port = _free_port()
-        self.gateway_base = _free_gateways()
-        self.origin = f"http://127.0.0.1:{self.port}"
-        self.environment = os.environ | {
-            "FARRIER_HOME": str(HOME),
-            "FARRIER_ORIGIN": self.origin,
-            "FARRIER_GATEWAY_PORT_BASE": str(self.gateway_base),
-        }
-        self.product: subprocess.Popen[bytes] | None = None
+    first_order: Order  # of node-3
 
     # -- the points of the story --------------------------------------------------------------------------------------
 
@@ -121,6 +90,7 @@ class Replay:
         for path in copies:
             with open_artifact(path, expected_root=bytes.fromhex(digest)):
                 pass
+        self.first_order = Attacker(HOME).order_of("node-3")  # to be played again, much later
         return f"three verified copies of {digest[:12]}…, three nodes report it running"
 
     def serve(self) -> str:
@@ -141,7 +111,7 @@ class Replay:
         """6: shadow, canary, analysis, a pause; not the requester, then the lead; full; champion moves."""
         said = []
         for model in (MINILM, DIGITS):
-            rollout = until(f"{model} v2 at its approval", CHAPTER_TIMEOUT_S, lambda m=model: self._waiting(m))
+            rollout = until(f"{model} v2 at its approval", CHAPTER_TIMEOUT_S, partial(self._waiting, model))
             said.append(self._approve(rollout))
         return "; ".join(said)
 
@@ -231,6 +201,65 @@ class Replay:
         check(refused.returncode == 1, f"a wrong token exits {refused.returncode}, not 1")
         return "exit codes 0, 1 and 3, reasons on stderr, OpenAPI served"
 
+    def refuse(self) -> str:
+        """4 again: what was tampered with is refused with its reason on the node's page, and v2 serves on."""
+        attacker = Attacker(HOME)
+        seen = self._refuse_orders(attacker)
+        third = self._push_third()
+        sound = self._digest(DIGITS, 1)
+        attacker.swap("node-1", third, sound)
+        with attacker.flipped_bit(third), self._tried(third):
+            seen |= self._refused("node-1", "root_mismatch") | self._refused("node-2", "chunk_mismatch")
+        with attacker.truncated(third), self._tried(third):
+            seen |= self._refused("node-3", "truncated")
+        return f"{', '.join(sorted(seen))}: each on its node's page, v2 answered all the while"
+
+    def _refuse_orders(self, attacker: Attacker) -> set[str]:
+        """A foreign key, an expired and an older assignment; nobody but the node stands in their way."""
+        now = attacker.order_of("node-3")
+        check(self.first_order.sequence < now.sequence, "node-3's first assignment was also its last")
+        seen: set[str] = set()
+        for code, order in (
+            ("unknown_key", attacker.by_a_stranger(now)),
+            ("expired", attacker.expired(now)),
+            ("sequence_too_low", self.first_order),
+        ):
+            seen |= self._refused("node-3", code, partial(attacker.send, "node-3", order))
+        attacker.send("node-3", now)
+        return seen
+
+    def _push_third(self) -> str:
+        key = HOME / "keys" / "release" / "release.pem"
+        pushed = self._farrier("push", DIGITS, "--recipe", "demo.recipes:digits_once_more", "--key", str(key))
+        check(pushed.returncode == 0, f"v3 of {DIGITS} could not be pushed: {pushed.stderr}")
+        return self._digest(DIGITS, 3)
+
+    @contextmanager
+    def _tried(self, digest: str) -> Iterator[None]:
+        """Try to roll v3 of the digits out meanwhile; the lead aborts it in the end."""
+        wanted = {"model": DIGITS, "version": 3, "strategy": "digits-demo", "pool": "default", "reason": "A test"}
+        rollout = self.api.post("rollouts", wanted)
+        yield
+        self.lead.submit(f"/rollouts/{rollout['id']}/", "abort", reason="Its bytes were tampered with")
+        until("The abort", 120, lambda: self._phase(rollout) == "aborted")
+        check(not self._running(DIGITS, 3), f"{digest[:12]}… runs somewhere")
+
+    def _refused(self, node: str, code: str, act: Callable[[], None] = lambda: None) -> set[str]:
+        """Do `act` until the node's page shows the refusal; v2 must answer there before and after."""
+
+        def look() -> bool:
+            act()
+            check(self._version_of_answer(node) == "2", f"{node} does not answer with v2 any more")
+            return code in self.lead.read(f"/fleet/nodes/{node}/")
+
+        until(f"{node}'s refusal {code}", 120, look)
+        return {code}
+
+    def _version_of_answer(self, node: str) -> str:
+        body = {"inputs": [{"name": "pixels", "datatype": "FP32", "shape": [1, 64], "data": [0.5] * 64}]}
+        url = f"{self._gateway(int(node[-1]))}/v2/models/{DIGITS}/infer"
+        return str(httpx2.post(url, json=body, timeout=30.0).json()["model_version"])
+
     def memory(self) -> str:
         """1 again: what it all takes, at the end of the story."""
         status = subprocess.run(
@@ -241,7 +270,7 @@ class Replay:
             text=True,
             check=False,
         )
-        used = _pss_bytes(_descendants(HOME))
+        used = pss_bytes(descendants(HOME))
         check(used < MEMORY_LIMIT_BYTES, f"it takes {used / 2**30:.2f} GiB\n{status.stdout}")
         check(status.returncode == 0, f"status exits {status.returncode}: {status.stdout}{status.stderr}")
         return f"{used / 2**30:.2f} GiB proportional set size over all processes"
@@ -256,129 +285,6 @@ class Replay:
                 self.product.kill()
                 raise Failed("Ctrl-C did not stop it within 90 s") from None
 
-    # -- looking ------------------------------------------------------------------------------------------------------
-
-    def _answers(self) -> bool:
-        product = self.product
-        if product is not None and product.poll() is not None:
-            raise Failed(f"the start ended with {product.returncode}:\n{_tail(HOME / 'up.log')}")
-        try:
-            ready = httpx2.get(f"{self.origin}/readyz", timeout=5.0).status_code == 200
-        except httpx2.TransportError:
-            return False
-        return ready and "ci_token" in (HOME / "secrets.json").read_text(encoding="utf-8")
-
-    def _nodes(self, phase: str) -> list[dict[str, Any]]:
-        nodes = [row for row in self.api.all("nodes") if row["phase"] == phase]
-        return nodes if len(nodes) == 3 else []
-
-    def _version(self, model: str, number: int) -> dict[str, Any] | None:
-        try:
-            row = dict(self.api.get(f"models/{model}/versions/{number}"))
-        except ApiError:
-            return None
-        return row if row["state"] == "published" else None
-
-    def _digest(self, model: str, number: int) -> str:
-        row = self._version(model, number)
-        check(row is not None, f"{model} v{number} is not published")
-        return str(row["artifacts"][0]["digest"]) if row else ""
-
-    def _stored(self, number: int) -> Path:
-        digest = self._digest(MINILM, number)
-        return HOME / "artifacts" / "sha3" / digest[:2] / f"{digest}.aifb"
-
-    def _running(self, model: str, number: int) -> list[str]:
-        return [
-            node["name"]
-            for node in self.api.all("nodes")
-            for row in node["deployments"]
-            if (row["model"], row["version"], row["state"]) == (model, number, "running")
-        ]
-
-    def _gateway(self, number: int) -> str:
-        return f"http://127.0.0.1:{self.gateway_base + number}"
-
-    def _newest(self, model: str, version: int) -> dict[str, Any] | None:
-        rows = [row for row in self.api.all("rollouts", model=model) if row["version"] == version]
-        return dict(self.api.get(f"rollouts/{rows[0]['id']}")) if rows else None
-
-    def _waiting(self, model: str) -> dict[str, Any] | None:
-        row = self._newest(model, 2)
-        if row and row["phase"] in ("rolled_back", "aborted", "rolling_back"):
-            raise Failed(f"{model} v2 ended {row['phase']}: {row['decision']}")
-        return row if row and row["phase"] == "paused" and row["pause_reason"] == "approval" else None
-
-    def _ended(self, model: str, version: int) -> dict[str, Any]:
-        row = self._newest(model, version)
-        return row if row and row["phase"] in ("completed", "rolled_back", "aborted", "superseded") else {}
-
-    def _phase(self, rollout: dict[str, Any]) -> str:
-        return str(self.api.get(f"rollouts/{rollout['id']}")["phase"])
-
-    def _farrier(self, *arguments: str, token: str | None = None) -> subprocess.CompletedProcess[str]:
-        environment = self.environment | {
-            "FARRIER_SERVER": self.origin,
-            "FARRIER_TOKEN": token or self.secrets["ci_token"],
-            "COLUMNS": "200",
-        }
-        return subprocess.run(
-            [sys.executable, "-m", "cli.main", *arguments],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-
-def _tail(path: Path, lines: int = 40) -> str:
-    return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]) if path.exists() else ""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _free_gateways() -> int:
-    """Return a base such that base + 1 … base + 3 are free."""
-    for base in range(18_710, 28_710, 10):
-        try:
-            for number in (1, 2, 3):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", base + number))
-        except OSError:
-            continue
-        return base
-    raise Failed("no three free ports in a row for the gateways")
-
-
-def _descendants(home: Path) -> list[int]:
-    """Return the processes that work in `home`: their environment or command line names it."""
-    mine = os.fsencode(str(home))
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                if mine in (entry / "environ").read_bytes() or mine in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue  # gone, or not ours
-    return found
-
-
-def _pss_bytes(pids: list[int]) -> int:
-    total = 0
-    for pid in pids:
-        try:
-            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        except OSError:
-            continue  # gone meanwhile
-        total += sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:"))
-    return total
-
 
 def main() -> int:
     """Run every point in the story's order; 0 when all hold."""
@@ -392,6 +298,7 @@ def main() -> int:
         ("6 Roll out", replay.roll_out),
         ("7 Roll back", replay.roll_back),
         ("8 CI", replay.ci),
+        ("4 Refuse", replay.refuse),
         ("1 Memory", replay.memory),
     )
     began = time.monotonic()
@@ -399,7 +306,7 @@ def main() -> int:
         for name, point in points:
             say(f"✓ {name}: {point()}  [{time.monotonic() - began:.0f} s]")
     except (Failed, AssertionError, ApiError, KeyError) as wrong:
-        say(f"✗ {name}: {wrong!r}\n--- the end of {HOME / 'up.log'}:\n{_tail(HOME / 'up.log')}")
+        say(f"✗ {name}: {wrong!r}\n--- the end of {HOME / 'up.log'}:\n{tail(HOME / 'up.log')}")
         return 1
     finally:
         replay.stop()

@@ -37,6 +37,11 @@ def digits_retrained(path: Path) -> Built:
     return _digits(path, epochs=24)
 
 
+def digits_once_more(path: Path) -> Built:
+    """And for another 12: the one that is tampered with on its way."""
+    return _digits(path, epochs=36)
+
+
 def _digits(path: Path, *, epochs: int) -> Built:
     trained = train(SEED, epochs=epochs)
     packed = pack_digits(path, trained, build=SOURCE_TREE)

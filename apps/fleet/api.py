@@ -23,6 +23,7 @@ from apps.fleet.serializers import (
     JoinTokenOut,
     NodeDetailOut,
     NodeOut,
+    PoolApprovalIn,
     PoolOut,
     VerbIn,
 )
@@ -45,6 +46,21 @@ class PoolList(ListAPIView[Pool]):
 
     def get_queryset(self) -> QuerySet[Pool]:
         return selectors.pools(self.request.user)
+
+
+class PoolApproval(APIView):
+    """Whether the pool's versions are replaced only with a person's approval. An admin decides, with a reason."""
+
+    write_scope = Scope.FLEET_WRITE
+
+    @extend_schema(request=PoolApprovalIn, responses=PoolOut)
+    @idempotent
+    def post(self, request: Request, slug: str) -> Response:
+        wanted = PoolApprovalIn(data=request.data)
+        wanted.is_valid(raise_exception=True)
+        pool = selectors.get_pool(request.user, slug)
+        services.set_pool_approval(pool, actor=actor_of(request), now=timezone.now(), **wanted.validated_data)
+        return Response(PoolOut(selectors.pools(request.user).get(pk=pool.pk)).data)
 
 
 class NodeList(ListAPIView[Node]):

@@ -6,6 +6,7 @@ from apps.fleet import api
 
 urlpatterns = [
     path("pools", api.PoolList.as_view()),
+    path("pools/<slug:slug>:set-approval", api.PoolApproval.as_view()),
     path("nodes", api.NodeList.as_view()),
     path("nodes/<slug:name>", api.NodeDetail.as_view()),
     *(path(f"nodes/<slug:name>:{verb}", api.NodeVerb.as_view(verb=verb)) for verb in api.VERBS),

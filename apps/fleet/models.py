@@ -22,6 +22,7 @@ class Pool(models.Model):
     description = models.TextField(blank=True)
     auto_accept = models.BooleanField(default=False)  # the pool's rule: a valid join token is enough
     poll_interval_s = models.FloatField(default=30.0)
+    requires_approval = models.BooleanField(default=True)  # what it serves is replaced only after a person said yes
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:

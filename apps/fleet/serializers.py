@@ -16,7 +16,12 @@ class PoolOut(serializers.ModelSerializer[Pool]):
 
     class Meta:
         model = Pool
-        fields = ["slug", "description", "auto_accept", "poll_interval_s", "nodes"]
+        fields = ["slug", "description", "auto_accept", "requires_approval", "poll_interval_s", "nodes"]
+
+
+class PoolApprovalIn(serializers.Serializer[Any]):
+    requires_approval = serializers.BooleanField()
+    reason = serializers.CharField(max_length=2_000)
 
 
 class ConditionOut(serializers.ModelSerializer[Condition]):

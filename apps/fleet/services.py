@@ -51,16 +51,48 @@ def _require(actor: Actor, team_id: UUID, role: Role) -> None:
 
 
 def create_pool(
-    *, team: Team, slug: str, actor: Actor, now: datetime, auto_accept: bool = False, poll_interval_s: float = 30.0
+    *,
+    team: Team,
+    slug: str,
+    actor: Actor,
+    now: datetime,
+    auto_accept: bool = False,
+    poll_interval_s: float = 30.0,
+    requires_approval: bool = True,
 ) -> Pool:
-    """Create a pool. With `auto_accept` a valid join token is enough; else a person accepts every node."""
+    """Create a pool. With `auto_accept` a valid join token is enough; else a person accepts every node.
+
+    With `requires_approval` no version replaces what the pool serves unless its plan asks a person behind the gates.
+    """
     _require(actor, team.pk, Role.ADMIN)
     with transaction.atomic():
-        pool = Pool(team=team, slug=slug, auto_accept=auto_accept, poll_interval_s=poll_interval_s)
+        pool = Pool(
+            team=team,
+            slug=slug,
+            auto_accept=auto_accept,
+            poll_interval_s=poll_interval_s,
+            requires_approval=requires_approval,
+        )
         pool.full_clean()
         pool.save(force_insert=True)
-        record(pool, "pool.created", actor=actor, now=now, data={"auto_accept": auto_accept})
+        data = {"auto_accept": auto_accept, "requires_approval": requires_approval}
+        record(pool, "pool.created", actor=actor, now=now, data=data)
     return pool
+
+
+def set_pool_approval(pool: Pool, *, requires_approval: bool, actor: Actor, reason: str, now: datetime) -> None:
+    """Say whether the pool's versions are replaced only with a person's approval; an admin's decision.
+
+    Rollouts that have begun keep the plan that they began with. Raises Forbidden, DomainError(reason_missing).
+    """
+    _require(actor, pool.team_id, Role.ADMIN)
+    if not reason.strip():
+        raise DomainError("reason_missing", "Say why: the audit log keeps it.")
+    with transaction.atomic():
+        Pool.objects.filter(pk=pool.pk).update(requires_approval=requires_approval)
+        data = {"requires_approval": requires_approval}
+        record(pool, "pool.approval_set", actor=actor, reason=reason, now=now, data=data)
+    pool.requires_approval = requires_approval
 
 
 def create_join_token(

@@ -44,7 +44,7 @@ def start_rollout(
 
     Raises Forbidden; DomainError (reason_missing, bad_plan, too_few_samples, wrong_model, wrong_team); NotFound
     (not_published); Conflict: `held` (naming who can lift it), `rollout_open`, `no_nodes`, `already_serving`,
-    `nothing_to_compare`, `gates_needed`, `lineage_incomplete`.
+    `nothing_to_compare`, `gates_needed`, `approval_needed`, `lineage_incomplete`.
     """
     require_actor(actor, model.team_id, Role.OPERATOR)
     if actor.user is None:
@@ -117,6 +117,19 @@ def _check_fits(plan: Sequence[AnyStage], before: Before, artifact: Artifact, po
             f"The pool serves {others[0].version}; a plan without shadow or canary may not replace it. "
             f"Use another strategy than «{FIRST}».",
         )
+    if others and pool.requires_approval and not _asks_people(plan) and analysing_stages(plan):
+        raise Conflict(
+            "approval_needed",
+            f"On pool «{pool}» a person decides after the gates: put an «approval» stage right before «full», or have "
+            "an admin lift that rule for the pool.",
+        )
+
+
+def _asks_people(plan: Sequence[AnyStage]) -> bool:
+    """Tell whether people are asked once all evidence is there: behind the last gate."""
+    kinds = [stage.kind for stage in plan]
+    gates = [index for index, kind in enumerate(kinds) if kind in GATES]
+    return "approval" in kinds[gates[-1] if gates else 0 :]
 
 
 def _has_passed(artifact: Artifact, pool: Pool) -> bool:

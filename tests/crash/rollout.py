@@ -15,13 +15,14 @@ STAGE_TIMEOUT_S = 240.0
 ENDS = ("completed", "rolled_back", "aborted", "superseded")
 
 
-def stages(bake_s: float, *, with_approval: bool) -> list[dict[str, Any]]:
-    """A shadow, a canary, perhaps an approval, then everywhere. Each gate stays open for `bake_s` at least."""
-    gates: list[dict[str, Any]] = [
+def stages(bake_s: float) -> list[dict[str, Any]]:
+    """A shadow, a canary, an approval, then everywhere. Each gate stays open for `bake_s` at least."""
+    return [
         {"kind": "shadow", "percent": 50, "bake_s": bake_s, **_GATE},
         {"kind": "canary", "weight": 50, "mirror_percent": 50, "bake_s": bake_s, **_GATE},
+        {"kind": "approval"},
+        {"kind": "full"},
     ]
-    return [*gates, *([{"kind": "approval"}] if with_approval else []), {"kind": "full"}]
 
 
 class Rollout:

@@ -73,7 +73,7 @@ def test_engines_outlive_the_control_plane(site: Site, account: list[str]) -> No
 
         # it comes back with a director whose assignments have expired before they arrive
         site.control.start(FARRIER_ASSIGNMENT_LIFE_S="0.001")
-        rollout = Rollout(site, version, stages(0.0, with_approval=False), "Good, but its orders come too late")
+        rollout = Rollout(site, version, stages(0.0), "Good, but its orders come too late")
         late = {(f"node-{number}", "expired") for number in range(1, NODES + 1)}
         until("both nodes refuse what has expired", lambda: late <= refusals(site), BACK_TIMEOUT_S)
         assert rollout.serving_versions() == {before}
@@ -81,6 +81,8 @@ def test_engines_outlive_the_control_plane(site: Site, account: list[str]) -> No
 
         site.control.pull_the_plug()
         site.control.start()
+        rollout.until_stage(2)
+        rollout.approve()
         rollout.until_phase("completed")
         until("it serves everywhere", lambda: rollout.serving(version), BACK_TIMEOUT_S)
     assert champion(site) == version

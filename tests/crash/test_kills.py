@@ -17,7 +17,7 @@ def test_good_version_completes(site: Site, account: list[str]) -> None:
     with under_traffic(site, account, "good version"):
         site.arm("worker", "rollout.decided", "assignments.signed")
         site.arm("agent", "after_assignment_persisted", "mid_fetch", "after_spawn")
-        rollout = Rollout(site, version, stages(10.0, with_approval=True), "Good, through kills")
+        rollout = Rollout(site, version, stages(10.0), "Good, through kills")
         site.died("rollout.decided", "assignments.signed", "after_assignment_persisted", "mid_fetch", "after_spawn")
 
         rollout.until_stage(0, is_ready=True)
@@ -48,7 +48,7 @@ def test_bad_version_is_rolled_back(site: Site, account: list[str]) -> None:
     with under_traffic(site, account, "bad version"):
         kill_helper(site, 1, "zygote", "before the rollout")
         site.arm("agent", "before_rename")
-        rollout = Rollout(site, version, stages(0.0, with_approval=False), "Bad, through kills")
+        rollout = Rollout(site, version, stages(0.0), "Bad, through kills")
         site.died("before_rename")
         site.kill_service("beat", "shadow")
 
@@ -71,7 +71,7 @@ def test_broker_wiped_and_database_killed(site: Site, account: list[str]) -> Non
     version = publish(site.api, site.release_key, MODEL, is_good=True)
     with under_traffic(site, account, "no broker"):
         site.arm("web", "poll.stored")
-        rollout = Rollout(site, version, stages(5.0, with_approval=False), "Good, with a broker that forgets")
+        rollout = Rollout(site, version, stages(5.0), "Good, with a broker that forgets")
         site.wipe_broker()
         site.died("poll.stored")
 
@@ -86,6 +86,8 @@ def test_broker_wiped_and_database_killed(site: Site, account: list[str]) -> Non
         site.wipe_broker()
         site.kill(site.database_backend(), "PostgreSQL backend", "canary")
         site.kill_service("worker", "canary")
+        rollout.until_stage(2)
+        rollout.approve()
         rollout.until_phase("completed")
         until("it serves everywhere", lambda: rollout.serving(version), BACK_TIMEOUT_S)
         until("the worker is back", lambda: site.is_back("worker"), BACK_TIMEOUT_S)

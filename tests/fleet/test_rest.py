@@ -97,4 +97,11 @@ def test_a_viewer_changes_nothing(api, world, node, viewer):
 
 def test_pools(ci, node):
     (pool,) = ci.get("/api/v1/pools").data["results"]
-    assert pool == {"slug": "default", "description": "", "auto_accept": True, "poll_interval_s": 30.0, "nodes": 1}
+    assert pool == {
+        "slug": "default",
+        "description": "",
+        "auto_accept": True,
+        "requires_approval": True,
+        "poll_interval_s": 30.0,
+        "nodes": 1,
+    }

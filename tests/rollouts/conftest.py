@@ -24,6 +24,7 @@ def empty_lab(world: builders.World, now: datetime) -> Lab:
     """Three nodes in three zones that serve nothing yet."""
     services.ensure_default_strategies(world.team)
     world.pool.poll_interval_s = 10.0
+    world.pool.requires_approval = False  # most rollouts here end without a person; the rule has a test of its own
     world.pool.save()
     nodes = []
     for number in (1, 2, 3):

@@ -163,6 +163,26 @@ def test_a_first_rollout_while_the_others_are_cordoned_opens_no_gate(
     assert code_of(ungated) == "gates_needed"
 
 
+def test_what_serves_is_replaced_only_after_a_person_said_yes(
+    lab: Lab, start: Callable[..., Rollout], requester: Actor, team_admin: User
+) -> None:
+    """Whoever may write a plan could leave the person out of it; the pool's rule is an admin's to lift."""
+    pool, admin = lab.world.pool, Actor.person(team_admin)
+    fleet.set_pool_approval(pool, requires_approval=True, actor=admin, reason="production", now=lab.now)
+    version, unasked = lab.version(2), [QUICK, FULL]
+    shadow = QUICK | {"min_samples": 300}
+    canary = {"kind": "canary", "weight": 10} | {key: shadow[key] for key in shadow if key not in ("kind", "percent")}
+    too_early = [shadow, APPROVAL, canary, FULL]
+    for stages in (unasked, too_early):
+        with pytest.raises(Conflict) as refused:
+            start(version, stages=stages)
+        assert code_of(refused) == "approval_needed"
+    with pytest.raises(Forbidden):
+        fleet.set_pool_approval(pool, requires_approval=False, actor=requester, reason="in a hurry", now=lab.now)
+    fleet.set_pool_approval(pool, requires_approval=False, actor=admin, reason="a test pool", now=lab.now)
+    assert start(version, stages=unasked).phase == "pending"
+
+
 def test_a_node_that_missed_it_may_catch_up_without_gates(
     lab: Lab, waiting: Rollout, start: Callable[..., Rollout], lead: Actor, requester: Actor
 ) -> None:
