@@ -15,7 +15,7 @@ import httpx2
 
 from cli.client import ApiError, Client
 from demo.browse import Browser
-from demo.story import MINILM
+from demo.story import ENDS, MINILM
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / "var" / "demo-story"
@@ -114,7 +114,7 @@ class Installation:
 
     def _ended(self, model: str, version: int) -> dict[str, Any]:
         row = self._newest(model, version)
-        return row if row and row["phase"] in ("completed", "rolled_back", "aborted", "superseded") else {}
+        return row if row and row["phase"] in ENDS else {}
 
     def _phase(self, rollout: dict[str, Any]) -> str:
         return str(self.api.get(f"rollouts/{rollout['id']}")["phase"])

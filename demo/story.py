@@ -20,6 +20,7 @@ from cli.client import Client
 
 MINILM = "minilm-embedder"
 DIGITS = "digit-classifier"
+ENDS = ("completed", "rolled_back", "aborted", "superseded")
 POLL_S = 2.0
 READY_TIMEOUT_S = 300.0
 
@@ -128,7 +129,7 @@ class Story:
             if line != said:
                 say(line)
                 said = line
-            if row["phase"] in ("completed", "rolled_back", "aborted", "superseded"):
+            if row["phase"] in ENDS:
                 return str(row["phase"])
             time.sleep(POLL_S)
 

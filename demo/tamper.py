@@ -8,6 +8,10 @@ has expired), the director's own key signs, as it would have an hour ago.
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -80,6 +84,14 @@ class Attacker:
     def swap(self, node: str, wanted: str, other: str) -> None:
         """A node finds another artifact's bytes under the name of the one it wants."""
         self.cached(node, wanted).write_bytes(self.stored(other).read_bytes())
+
+    def kill_engine(self, node: str, digest: str) -> None:
+        """Kill the engine that serves an artifact on a node, so that the node must open its file again."""
+        command = [sys.executable, "-m", "node.agent", "status", "--home", str(self.home / "nodes" / node)]
+        status = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        for engine in status["engines"]:
+            if engine["digest"] == digest and engine["is_alive"]:
+                os.kill(engine["pid"], signal.SIGKILL)
 
     def order_of(self, node: str) -> Order:
         """Return a node's newest assignment as the control plane would send it."""
