@@ -154,6 +154,7 @@ class PollRequest(Message):
     conditions: list[ConditionReport] = Field(default_factory=list, max_length=100)
     refusals: list[Refusal] = Field(default_factory=list, max_length=50)
     gateway_url: Address = ""
+    hardware: dict[str, Any] | None = None  # as at enrolment; on the first poll of a boot
 
 
 class PollResponse(Message):
