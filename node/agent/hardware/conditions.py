@@ -19,7 +19,7 @@ COOL_C = 82.0  # hot until it is below
 THROTTLED_AFTER_S = 10.0  # a blink is no news
 THROTTLED_UNTIL_S = 60.0
 XID_STANDS_S = 600.0  # at least; longer while the driver asks for a recovery
-# Those after which somebody must see to the GPU or its host: reset, restart, workflow, mechanical in NVIDIA's catalogue.
+# Those after which somebody must see to the GPU or its host (NVIDIA's catalogue: reset, restart, workflow, mechanical).
 BAD_XIDS = frozenset(
     {46, 48, 54, 62, 64, 74, 78, 79, 95, 109, 110, 119, 120, 136, 140, 143, *range(144, 151), 155, 156, 158}
 )
