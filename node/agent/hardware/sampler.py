@@ -138,9 +138,10 @@ class Sampler:
                 return
             self.lateness_s.append(max(0.0, self._clock() - due_s))
             self.round()
-            missed = int((self._clock() - due_s) / self._interval_s)
-            self.left_out += max(0, missed - 1)
-            number += max(1, missed)
+            # the next one that is still to come
+            following = max(number + 1, math.ceil((self._clock() - start_s) / self._interval_s))
+            self.left_out += following - number - 1
+            number = following
 
     def round(self) -> None:
         """Read every GPU once and write what they said."""

@@ -65,7 +65,8 @@ def history(
 
     One array for each metric of protocol.metrics.GPU; times are datetimes or Unix seconds.
     """
-    times = np.arange(_unix_s(start), _unix_s(end), step_s)
+    count = max(0, math.ceil((_unix_s(end) - _unix_s(start)) / step_s))
+    times = _unix_s(start) + step_s * np.arange(count)
     host = Host(node_name, seed)
     load = base_load(host, [gpu_index], times)
     values = readings(load, base_temperature(host, [gpu_index], times, load))
