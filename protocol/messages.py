@@ -25,8 +25,17 @@ def _without_nul(text: str) -> str:
     return text.replace("\x00", "")
 
 
+def _all_without_nul(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_without_nul(str(name)): _all_without_nul(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_all_without_nul(item) for item in value]
+    return _without_nul(value) if isinstance(value, str) else value
+
+
 # PostgreSQL holds no NUL in a text. What a node says may quote a hostile file, and must not be refused for that.
 Storable = AfterValidator(_without_nul)
+Facts = Annotated[dict[str, Any], AfterValidator(_all_without_nul)]
 Sentence = Annotated[str, StringConstraints(max_length=1_000), Storable]
 Short = Annotated[str, StringConstraints(max_length=63), Storable]
 Version = Annotated[str, StringConstraints(max_length=64), Storable]
@@ -154,6 +163,7 @@ class PollRequest(Message):
     conditions: list[ConditionReport] = Field(default_factory=list, max_length=100)
     refusals: list[Refusal] = Field(default_factory=list, max_length=50)
     gateway_url: Address = ""
+    hardware: Facts | None = None  # as at enrolment; on the first poll of a boot
 
 
 class PollResponse(Message):

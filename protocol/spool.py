@@ -111,7 +111,10 @@ class SpoolWriter:
     def append(self, message: Message) -> bool:
         """Write one message; False if it was lost (no space, directory gone)."""
         raw = message.SerializeToString()
-        record = encode_varint(len(raw)) + raw
+        return self._append(encode_varint(len(raw)) + raw)
+
+    def _append(self, record: bytes, rows: int = 1) -> bool:
+        """Write bytes that hold `rows` rows by one system call."""
         try:
             fd = self._fd if self._fd is not None else self._open()
             done = os.write(fd, record)
@@ -120,10 +123,10 @@ class SpoolWriter:
                 os.lseek(fd, self._bytes, os.SEEK_SET)
                 raise OSError(f"{done} of {len(record)} bytes written")
         except OSError:
-            self.lost += 1
+            self.lost += rows
             return False
         self._bytes += len(record)
-        self.written += 1
+        self.written += rows
         self.rotate_if_due()
         return True
 

@@ -132,7 +132,7 @@ def _create_node(token: JoinToken, request: EnrolRequest, key: bytes, now: datet
     token.used_at, token.used_by = now, node
     token.save(update_fields=["used_at", "used_by"])
     record(node, "node.enrolled", actor=Actor.node(node.name), now=now, data={"pool": token.pool.slug})
-    store_gpus(node, request.hardware)
+    store_gpus(node, request.hardware, now=now)
     if token.pool.auto_accept:
         reason = f"The rule of pool {token.pool} accepts every holder of a join token."
         move(node, NodePhase.ACCEPTED, actor=SYSTEM, reason=reason, now=now, changes={"desired_generation": 1})

@@ -1,11 +1,16 @@
-"""What a host says of its own hardware: kept as it came, and its GPUs as rows."""
+"""What a host says of its own hardware: kept as it came, and its GPUs as rows.
+
+A GPU's row outlives its place in the list, because its history hangs on it: one that its host no longer lists is lost
+until it is listed again, there or elsewhere, or until somebody removes it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
+from django.db.models import Q
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from apps.fleet.models import Gpu, GpuHealth, Node
@@ -24,40 +29,56 @@ class GpuFacts(BaseModel):
     simulated: bool = False
 
 
-_GPUS = TypeAdapter(list[GpuFacts])
+_GPUS = TypeAdapter(Annotated[list[GpuFacts], Field(max_length=64)])
+NOT_LISTED = "Its host no longer lists it."
 
 
-def store_gpus(node: Node, hardware: dict[str, Any]) -> None:
+def store_gpus(node: Node, hardware: dict[str, Any], *, now: datetime) -> None:
     """Make the node's GPU rows say what `hardware["gpus"]` lists (nothing listed: no GPU).
 
-    A UUID that another node lists stays with that node. Raises DomainError(bad_hardware).
+    A UUID that another node lists stays with that node: none can be taken away by claiming it. Raises
+    DomainError(bad_hardware).
     """
+    listed = _listed(hardware)
+    uuids = [gpu.uuid for gpu in listed]
+    is_missing = Q(health=GpuHealth.LOST, health_reason=NOT_LISTED)
+    node.gpus.exclude(uuid__in=uuids).exclude(is_missing).update(
+        health=GpuHealth.LOST, health_reason=NOT_LISTED, health_since=now
+    )
+    elsewhere = Gpu.objects.exclude(node=node).exclude(is_missing).filter(uuid__in=uuids)
+    taken = set(elsewhere.values_list("uuid", flat=True))
+    Gpu.objects.bulk_create(
+        [Gpu(node=node, **gpu.model_dump()) for gpu in listed if gpu.uuid not in taken],
+        update_conflicts=True,
+        unique_fields=["uuid"],
+        update_fields=["node", "index", "name", "memory_bytes", "simulated"],
+    )
+    Gpu.objects.filter(is_missing, node=node, uuid__in=uuids).update(
+        health=GpuHealth.UNKNOWN, health_reason="", health_since=now
+    )
+
+
+def _listed(hardware: dict[str, Any]) -> list[GpuFacts]:
     try:
         listed = _GPUS.validate_python(hardware.get("gpus", []))
     except ValidationError as bad:
         first = bad.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise DomainError("bad_hardware", f"hardware.gpus.{where} is malformed: {first['msg']}.") from None
-    node.gpus.exclude(uuid__in=[gpu.uuid for gpu in listed]).delete()
-    # a node can't take a GPU away from another by claiming its UUID
-    elsewhere = set(
-        Gpu.objects.exclude(node=node).filter(uuid__in=[gpu.uuid for gpu in listed]).values_list("uuid", flat=True)
-    )
-    Gpu.objects.bulk_create(
-        [Gpu(node=node, **gpu.model_dump()) for gpu in listed if gpu.uuid not in elsewhere],
-        update_conflicts=True,
-        unique_fields=["uuid"],
-        update_fields=["index", "name", "memory_bytes", "simulated"],
-    )
+    if len({gpu.uuid for gpu in listed}) < len(listed):
+        raise DomainError("bad_hardware", "hardware.gpus lists a UUID twice.")
+    return listed
 
 
 def mark_gpus(health: Mapping[str, tuple[GpuHealth, str]], *, now: datetime) -> int:
     """Write what is known of GPUs' health, `{uuid: (health, reason)}`; returns how many changed.
 
-    Whoever knows (alerts, reports) hands it down; a GPU of the same health and reason isn't touched.
+    Whoever knows (alerts, reports) hands it down; a GPU of the same health and reason isn't touched, and neither is one
+    that its host no longer lists.
     """
     changed = []
-    for gpu in Gpu.objects.filter(uuid__in=list(health)):
+    listed = Gpu.objects.exclude(health=GpuHealth.LOST, health_reason=NOT_LISTED)
+    for gpu in listed.filter(uuid__in=list(health)):
         state, reason = health[gpu.uuid]
         if (gpu.health, gpu.health_reason) == (state, reason):
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
@@ -13,7 +14,9 @@ from django.db.models.functions import Coalesce
 
 from aifb.trust import MAX_SEQUENCE_JUMP
 from apps.audit.transitions import SYSTEM, Actor, move, record
+from apps.fleet.hardware import store_gpus
 from apps.fleet.models import Assignment, Condition, Node, NodeBoot, NodePhase, Refusal, ReportedDeployment
+from apps.lib.errors import DomainError
 from apps.models.models import TrustRoot
 from protocol import failpoints
 from protocol.messages import (
@@ -72,6 +75,8 @@ def _store(node: Node, boot_number: int, report: PollRequest, now: datetime) -> 
     _store_conditions(node, report.conditions, now)
     _store_refusals(node, report.refusals)
     _note_far_sequence(node, report, now)
+    if report.hardware is not None:
+        _store_hardware(node, report.hardware, now)
     node.boot_number, node.report_seq, node.last_seen_at = boot_number, report.report_seq, now
     node.observed_epoch, node.observed_sequence = report.observed_epoch, report.observed_sequence
     node.agent_version, node.clock_offset_s = report.agent_version, report.clock_offset_s
@@ -86,6 +91,7 @@ def _store(node: Node, boot_number: int, report: PollRequest, now: datetime) -> 
             "agent_version",
             "clock_offset_s",
             "gateway_url",
+            "hardware",
         ]
     )
 
@@ -159,6 +165,16 @@ def _store_refusals(node: Node, reports: Iterable[RefusalReport]) -> None:
     ]
     if rows:
         Refusal.objects.bulk_create(rows, ignore_conflicts=True)
+
+
+def _store_hardware(node: Node, hardware: dict[str, Any], now: datetime) -> None:
+    """Take over what the node has found at its start. A list that makes no sense must not silence the node."""
+    try:
+        store_gpus(node, hardware, now=now)
+    except DomainError as refused:
+        Refusal.objects.create(node=node, code=refused.code, reason=refused.sentence, at=now)
+        return
+    node.hardware = hardware
 
 
 def _note_far_sequence(node: Node, report: PollRequest, now: datetime) -> None:

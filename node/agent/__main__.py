@@ -22,7 +22,7 @@ from node.agent.loop import Agent
 from node.agent.preflight import raise_open_files
 from node.agent.processes import find
 from node.agent.services import Records
-from node.agent.settings import Settings
+from node.agent.settings import MAX_GPUS, HardwareMode, Settings
 
 log = logging.getLogger("agent")
 
@@ -58,7 +58,23 @@ def _run_parser() -> argparse.ArgumentParser:
     parser.add_argument("--gateway-port", type=int, required=True, help="port at which requests are taken")
     parser.add_argument("--poll-interval", type=float, help="seconds, instead of what the control plane asks for")
     parser.add_argument("--telemetry-interval", type=float, default=5.0, help="seconds between two batches")
+    parser.add_argument(
+        "--hardware", type=HardwareMode, choices=list(HardwareMode), default=HardwareMode.AUTO,
+        help="where to look for GPUs; auto: NVML where there is a driver, else none",
+    )  # fmt: skip
+    parser.add_argument("--simulated-gpus", type=int, choices=range(1, MAX_GPUS + 1), default=8, metavar="N")
+    parser.add_argument("--sample-interval", type=_interval, default=1.0, help="seconds between two looks at the GPUs")
+    parser.add_argument(
+        "--scenario", type=Path, help="JSON file of scripted faults of simulated GPUs, read as it changes"
+    )
     return parser
+
+
+def _interval(text: str) -> float:
+    seconds = float(text)
+    if not 0.01 <= seconds <= 60.0:
+        raise argparse.ArgumentTypeError(f"{text} s is not between 0.01 and 60")
+    return seconds
 
 
 def _settings(found: argparse.Namespace) -> Settings:
@@ -72,6 +88,10 @@ def _settings(found: argparse.Namespace) -> Settings:
         ca_file=found.ca_file,
         poll_interval_s=found.poll_interval,
         telemetry_interval_s=found.telemetry_interval,
+        hardware=found.hardware,
+        simulated_gpus=found.simulated_gpus,
+        sample_interval_s=found.sample_interval,
+        scenario=found.scenario,
     )
 
 

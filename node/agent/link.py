@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import count
+from typing import Any
 
 from aifb.errors import AifbError
 from node.agent import AGENT_VERSION
@@ -19,7 +20,7 @@ from node.agent.board import Board
 from node.agent.client import ControlPlane
 from node.agent.errors import AgentError, CredentialStale, NodePending, Permanent
 from node.agent.identity import Enrolment, Identity, IdentityStore, JoinToken, enrol, is_renewal_due, renew
-from node.agent.preflight import condition, facts
+from node.agent.preflight import condition
 from node.agent.settings import Settings
 from node.agent.telemetry import Boot
 from node.agent.trust import TrustStore
@@ -37,7 +38,8 @@ Clock = Callable[[], float]
 class Link:
     """Talks to the control plane from two threads of its own; losing it stops nothing on the node.
 
-    `now` is the wall clock in Unix seconds; `assigned` is called once a new assignment is verified and stored.
+    `now` is the wall clock in Unix seconds; `facts` tells this host's hardware; `assigned` is called once a new
+    assignment is verified and stored.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Link:
         board: Board,
         boot: Boot,
         *,
+        facts: Callable[[], dict[str, Any]] = dict,
         assigned: Callable[[], None] = lambda: None,
         now: Clock = time.time,
     ) -> None:
@@ -58,6 +61,8 @@ class Link:
         self._trust = trust
         self._board = board
         self._boot = boot
+        self._facts = facts
+        self._has_told_facts = False
         self._assigned = assigned
         self._now = now
         self._report_seq = count(1)
@@ -116,8 +121,11 @@ class Link:
                 conditions=conditions,
                 refusals=refusals,
                 gateway_url=self._settings.gateway.url,
+                # once a boot: hardware changes while the agent is away
+                hardware=None if self._has_told_facts else self._facts(),
             )
         )
+        self._has_told_facts = True
         self._board.told(refusals)
         self._take(answer, identity)
         return answer
@@ -148,7 +156,9 @@ class Link:
             token = JoinToken.parse(self._settings.join_token_file.read_text())
         except OSError as missing:
             raise Permanent("no_join_token", f"The join token can't be read: {missing}.") from None
-        enrolment = Enrolment(token, self._settings.name, self._settings.zone, self._settings.gateway.url, facts())
+        enrolment = Enrolment(
+            token, self._settings.name, self._settings.zone, self._settings.gateway.url, self._facts()
+        )
         try:
             self.identity = enrol(
                 self._identities, self._control_plane, self._control_plane.key, enrolment,

@@ -21,12 +21,13 @@ from node.agent.errors import AgentError, Permanent
 from node.agent.fetch import Fetcher, HttpRangeSource
 from node.agent.files import read_json, write_json
 from node.agent.gateway import Gateway
+from node.agent.hardware.monitor import Hardware
 from node.agent.home import Home
 from node.agent.identity import IdentityStore, JoinToken, load_or_create_key
 from node.agent.jobs import Jobs
 from node.agent.link import Link
 from node.agent.planner import Action, Engine, EngineState, Key, Snapshot, key_of
-from node.agent.preflight import condition, conditions
+from node.agent.preflight import condition, conditions, facts
 from node.agent.processes import Watch, python_command
 from node.agent.records import GoodStore
 from node.agent.services import Records, Service, Status, health_says_ready
@@ -71,13 +72,14 @@ class Agent:
         self._good = GoodStore(self._home.path / "good.json")
         self._slots = Slots(self._home)
         self._board = Board()
+        self._hardware = Hardware(settings, self._home, now=now)
         self._gateway = Gateway(self._home, self._records, settings.gateway, settings.name)
         self._zygote = self._make_zygote()
         self._comparator = self._make_comparator()
         self._is_comparing = False
         self.link = Link(
             settings, self._control_plane, identities, self._trust, self._board, boot,
-            assigned=self._on_assigned, now=now,
+            facts=lambda: facts() | self._hardware.facts(), assigned=self._on_assigned, now=now,
         )  # fmt: skip
         self._board.changed = self.link.report_soon
         self._shipper = Shipper(self._home, Outbox(self._home, boot), self._control_plane, now=now)
@@ -93,6 +95,7 @@ class Agent:
         """Work until `stop`. Engines, gateway, comparator and fork server go on afterwards."""
         self._slots.adopt(time.monotonic())
         self.link.start()
+        self._hardware.start()
         shipping = threading.Thread(target=self._ship_forever, name="telemetry", daemon=True)
         shipping.start()
         while not self._stopping.is_set():
@@ -103,6 +106,7 @@ class Agent:
         # whatever these are in the middle of is safe to cut off: that is how they survive a kill
         self.link.stop()
         self._jobs.close()
+        self._hardware.stop()
         shipping.join(timeout=2.0)
         self._control_plane.close()
 
@@ -120,6 +124,7 @@ class Agent:
         if statuses["GatewayReady"].is_ready and not snapshot.is_routed:
             sentence = "The gateway does not follow the routes that were written last; see its log."
             statuses["GatewayReady"] = Status(False, "routes_not_in_force", sentence)
+        self._hardware.tick(now_s, self._slots.health())
         actions = planner.plan(snapshot, now_s)
         for action in actions:
             self._act(action, now_s, is_zygote_ready=statuses["ZygoteReady"].is_ready)
@@ -284,7 +289,8 @@ class Agent:
         yield self.link.condition()
         for kind, status in statuses.items():
             yield condition(kind, status.is_ready, status.code or "ready", status.sentence)
-        lost, error = self._shipper.dropped_rows, self._telemetry_error
+        yield from self._hardware.conditions()
+        lost, error = self._shipper.dropped_rows + self._hardware.lost_rows, self._telemetry_error
         if lost:
             yield condition("TelemetryComplete", False, "rows_lost", f"{lost} rows were lost since the agent started.")
         else:
@@ -300,7 +306,9 @@ class Agent:
         while not self._stopping.is_set():
             delay = self._settings.telemetry_interval_s
             try:
+                self._hardware.publish()
                 has_more = self._shipper.collect()
+                self._hardware.note_compute(self._shipper.compute_s)
                 self._shipper.ship()
                 self._telemetry_error = None
                 backoff.reset()

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from node.agent.gateway import Listen
+
+MAX_GPUS = 64  # a batch of samples can name so many
+
+
+class HardwareMode(StrEnum):
+    """Where the agent looks for GPUs."""
+
+    AUTO = "auto"  # NVML where there is a driver, else nowhere
+    NVML = "nvml"
+    SIMULATED = "simulated"
+    NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -22,3 +34,7 @@ class Settings:
     poll_interval_s: float | None = None  # instead of what the server asks for
     telemetry_interval_s: float = 5.0
     tick_s: float = 1.0
+    hardware: HardwareMode = HardwareMode.AUTO
+    simulated_gpus: int = 8
+    sample_interval_s: float = 1.0
+    scenario: Path | None = None  # scripted faults of simulated GPUs

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ from typing import Any
 from aifb.trust import Deployment
 from node.agent.errors import Permanent, Temporary
 from node.agent.files import read_json, write_json
+from node.agent.hardware.engines import EngineHealth
 from node.agent.home import Home
 from node.agent.planner import Engine, EngineState, Key, key_of
 from node.agent.processes import Process, find
@@ -85,6 +87,7 @@ class Slots:
         self._stored: list[dict[str, Any]] | None = None
         self._reasons: dict[Key, tuple[str, str]] = {}  # what a failed engine said of itself
         self.sandbox: dict[Key, Mapping[str, Any]] = {}
+        self._health: dict[Key, Mapping[str, Any]] = {}  # what each engine said at the last look
 
     def adopt(self, now_s: float) -> None:
         """Find the engines that an earlier agent of this home left running: by its records, and by their sockets."""
@@ -110,10 +113,26 @@ class Slots:
         with self._lock:
             return {key: self._home.engine_sockets(*key)[0] for key in self._slots}
 
+    def health(self) -> list[EngineHealth]:
+        """What the engines that answered said at the last look."""
+        with self._lock:
+            return [
+                EngineHealth(
+                    deployment=str(said["deployment"]),
+                    pid=int(said["pid"]),
+                    requests=int(said["requests"]),
+                    errors=int(said["errors"]),
+                    queue_depth=float(said.get("queue_depth", math.nan)),
+                    loop_age_s=float(said["loop_age_s"]),
+                )
+                for said in self._health.values()
+            ]
+
     def observe(self, now_s: float) -> tuple[dict[Key, Engine], list[Ended]]:
         """Look at every engine: (those that are there, those that ended unasked since the last look)."""
         ended: list[Ended] = []
         with self._lock:
+            self._health.clear()
             for slot in list(self._slots.values()):
                 seen = self._look(slot, now_s)
                 if isinstance(seen, Ended):
@@ -200,6 +219,7 @@ class Slots:
         elif health["pid"] != slot.pid:
             return self._silent(slot, now_s)  # the socket of another one
         self.sandbox[slot.key] = health["sandbox"]
+        self._health[slot.key] = health
         state = self._state(slot, health)
         since_s = slot.since_s if state == slot.state else now_s
         return replace(slot, state=state, since_s=since_s, heard_s=now_s, warmup_ms=health["warmup_ms"] or None)

@@ -11,28 +11,31 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from node.agent.client import ControlPlane
 from node.agent.errors import Permanent, Temporary
 from node.agent.files import read_json, sync_folder, write_atomically, write_json
+from node.agent.hardware.packed import Packed, Samples, is_packed, joined, read_packed, row_count, to_message
 from node.agent.home import Home
 from protocol.failpoints import pass_by
-from protocol.messages import TELEMETRY_MAX_BYTES, TELEMETRY_MAX_ROWS
+from protocol.messages import TELEMETRY_MAX_BYTES, TELEMETRY_MAX_ROWS, TELEMETRY_MAX_SAMPLES
 from protocol.spool import SpoolError, read_messages, recover_orphans
-from protocol.telemetry_pb2 import ComparisonRow, InferenceRow, TelemetryBatch
+from protocol.telemetry_pb2 import ComparisonRow, GpuSamples, InferenceRow, TelemetryBatch
 
 log = logging.getLogger(__name__)
 
 MAX_AGE_S = 24 * 3_600.0
-MAX_OUTBOX_BYTES = 512 << 20
+MAX_OUTBOX_BYTES = 1 << 30  # a day of eight GPUs at 100 ms takes 0.6 GB
+MAX_HOMELESS_BYTES = 64 << 20  # of samples that wait until the node has enrolled
 ORPHANS_EVERY_S = 30.0
 MAX_FILES_A_ROUND = 500
 BATCH_BYTES = TELEMETRY_MAX_BYTES - (64 << 10)  # leaves room for the batch's own fields
 ROW_BYTES = 250  # about what a row takes
+SAMPLE_BYTES = 80
 _BATCH = re.compile(r"(\d{8})_([0-9a-f-]{36})_(\d{12})\.pb")
 _BAD_BATCH = frozenset({400, 413, 422})  # statuses that speak of this one batch, not of the node or the address
 Row = InferenceRow | ComparisonRow
@@ -89,19 +92,25 @@ class Outbox:
         self._note(name).unlink(missing_ok=True)
         (self._folder / str(name)).unlink(missing_ok=True)
 
-    def add(self, node: str, rows: list[Row], sources: list[Path], clock_offset_s: float) -> int:
+    def add(
+        self,
+        node: str,
+        rows: list[Row],
+        sources: list[Path],
+        clock_offset_s: float,
+        samples: Iterable[Packed] = (),
+    ) -> int:
         """Turn all rows of some spool files into batches, then delete the files; returns the number of batches.
 
         Raises OSError (no space): the files stay, and no batch of theirs does.
         """
-        parts = list(_cut(rows))
+        parts = _cut(rows, samples)
         names = [BatchName(self._boot.number, self._boot.id, self._next_seq + number) for number in range(len(parts))]
         note = {"sources": [source.name for source in sources], "parts": len(parts)}
         try:
             for name, part in zip(names, parts, strict=True):
                 batch = TelemetryBatch(node=node, boot_id=name.boot_id, seq=name.seq, clock_offset_s=clock_offset_s)
-                batch.inference.extend(row for row in part if isinstance(row, InferenceRow))
-                batch.comparison.extend(row for row in part if isinstance(row, ComparisonRow))
+                part.fill(batch)
                 write_json(self._note(name), note)
                 write_atomically(self._folder / str(name), batch.SerializeToString(deterministic=True))
                 pass_by("batch_written")
@@ -118,12 +127,12 @@ class Outbox:
     def empty(self, name: BatchName, why: str) -> None:
         """Give up a batch's rows but keep its place in the sequence."""
         batch = TelemetryBatch.FromString(self.read(name))
-        lost = len(batch.inference) + len(batch.comparison)
+        lost = count_rows(batch)
         if not lost:
             return
         self.dropped_rows += lost
         log.error("%d rows of telemetry are lost (batch %d of boot %s): %s", lost, name.seq, name.boot_id, why)
-        del batch.inference[:], batch.comparison[:]
+        del batch.inference[:], batch.comparison[:], batch.gpu[:], batch.engine[:]
         write_atomically(self._folder / str(name), batch.SerializeToString(deterministic=True))
 
     def limit(self, now_s: float, max_bytes: int = MAX_OUTBOX_BYTES) -> None:
@@ -165,19 +174,56 @@ class Outbox:
                 note_file.unlink(missing_ok=True)
 
 
-def _cut(rows: list[Row]) -> Iterator[list[Row]]:
-    """Rows in batches of at most TELEMETRY_MAX_ROWS and BATCH_BYTES."""
-    part: list[Row] = []
-    size = 0
+@dataclass
+class Part:
+    """What goes into one batch."""
+
+    rows: list[Row] = field(default_factory=list)
+    samples: list[Packed] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def fill(self, batch: TelemetryBatch) -> None:
+        """Put its content into a batch."""
+        batch.inference.extend(row for row in self.rows if isinstance(row, InferenceRow))
+        batch.comparison.extend(row for row in self.rows if isinstance(row, ComparisonRow))
+        for message in map(to_message, self.samples):
+            if isinstance(message, GpuSamples):
+                batch.gpu.append(message)
+            else:
+                batch.engine.append(message)
+
+    def takes(self, piece: Packed) -> bool:
+        """Whether these samples fit in as well."""
+        count = sum(map(len, self.samples)) + len(piece)
+        return count <= TELEMETRY_MAX_SAMPLES and self.size_bytes + piece.byte_size() <= BATCH_BYTES
+
+
+def _cut(rows: list[Row], samples: Iterable[Packed]) -> list[Part]:
+    """Everything in parts of at most TELEMETRY_MAX_ROWS, TELEMETRY_MAX_SAMPLES and BATCH_BYTES."""
+    parts: list[Part] = []
     for row in rows:
         row_bytes = row.ByteSize() + 8
-        if part and (len(part) == TELEMETRY_MAX_ROWS or size + row_bytes > BATCH_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(row)
-        size += row_bytes
-    if part:
-        yield part
+        is_full = (
+            not parts or len(parts[-1].rows) == TELEMETRY_MAX_ROWS or parts[-1].size_bytes + row_bytes > BATCH_BYTES
+        )
+        if is_full:
+            parts.append(Part())
+        parts[-1].rows.append(row)
+        parts[-1].size_bytes += row_bytes
+    for whole in joined(samples):
+        for start in range(0, len(whole), TELEMETRY_MAX_SAMPLES):
+            piece = whole.cut(start, start + TELEMETRY_MAX_SAMPLES)
+            if not parts or not parts[-1].takes(piece):
+                parts.append(Part())
+            parts[-1].samples.append(piece)
+            parts[-1].size_bytes += piece.byte_size()
+    return parts
+
+
+def count_rows(batch: TelemetryBatch) -> int:
+    """How many rows of all kinds a batch holds."""
+    samples: list[Samples] = [*batch.gpu, *batch.engine]
+    return len(batch.inference) + len(batch.comparison) + sum(map(row_count, samples))
 
 
 class Shipper:
@@ -192,6 +238,7 @@ class Shipper:
         self._now = now
         self._orphans_at_s = 0.0
         self.shipped_rows = 0
+        self.compute_s = 0.0  # how long this node's engines have computed for the requests collected so far
 
     @property
     def dropped_rows(self) -> int:
@@ -199,27 +246,36 @@ class Shipper:
         return self._outbox.dropped_rows
 
     def has_full_batch(self) -> bool:
-        """Whether the spool holds about as many rows as a batch may have."""
-        return sum(path.stat().st_size for path in self._home.spool.glob("*.log")) >= TELEMETRY_MAX_ROWS * ROW_BYTES
+        """Whether the spool holds about as many rows, or samples, as a batch may have."""
+        sizes = {False: 0, True: 0}
+        for path in self._home.spool.glob("*.log"):
+            sizes[is_packed(path)] += path.stat().st_size
+        return sizes[False] >= TELEMETRY_MAX_ROWS * ROW_BYTES or sizes[True] >= TELEMETRY_MAX_SAMPLES * SAMPLE_BYTES
 
     def collect(self) -> bool:
         """Make batches of what lies in the spool; True when there may be more."""
         credential = self._control_plane.credential
         if credential is None:
+            self._limit_homeless()
             return False
         if time.monotonic() >= self._orphans_at_s:
             recover_orphans(self._home.spool)
             self._orphans_at_s = time.monotonic() + ORPHANS_EVERY_S
-        files = sorted(self._home.spool.glob("*.log"), key=lambda path: path.name.partition("-")[2])
+        files = sorted(self._home.spool.glob("*.log"), key=_by_time)
         rows: list[Row] = []
+        samples: list[Packed] = []
         sources: list[Path] = []
         for path in files[:MAX_FILES_A_ROUND]:
-            rows += self._rows_of(path)
+            if is_packed(path):
+                samples += self._samples_of(path)
+            else:
+                rows += self._rows_of(path)
             sources.append(path)
-            if len(rows) >= TELEMETRY_MAX_ROWS:
+            if len(rows) >= TELEMETRY_MAX_ROWS or sum(map(len, samples)) >= TELEMETRY_MAX_SAMPLES:
                 break
         if sources:
-            self._outbox.add(credential.node, rows, sources, self._control_plane.clock_offset_s)
+            self._outbox.add(credential.node, rows, sources, self._control_plane.clock_offset_s, samples)
+            self.compute_s += sum(_compute_s(row) for row in rows)
         return len(sources) < len(files)
 
     def ship(self) -> int:
@@ -242,8 +298,7 @@ class Shipper:
             pass_by("before_telemetry_ack")
             if str(ack.boot_id) != name.boot_id or ack.seq < name.seq:
                 raise Temporary("telemetry_gap", f"Batch {name.seq} was sent, but {ack.seq} is the last one stored.")
-            batch = TelemetryBatch.FromString(raw)
-            rows += len(batch.inference) + len(batch.comparison)
+            rows += count_rows(TelemetryBatch.FromString(raw))
             self._outbox.acknowledge(name)
         self.shipped_rows += rows
         return rows
@@ -257,3 +312,30 @@ class Shipper:
             self._outbox.dropped_rows += 1
             log.error("the rest of a spool file is lost: %s", bad)
         return rows
+
+    def _samples_of(self, path: Path) -> list[Packed]:
+        try:
+            found = read_packed(path)
+        except SpoolError as bad:
+            self._outbox.dropped_rows += 1
+            log.error("a file of samples is lost: %s", bad)
+            return []
+        return [found] if found is not None and len(found) else []
+
+    def _limit_homeless(self) -> None:
+        """A node that waits to be let in keeps its newest samples only."""
+        total = 0
+        for path in sorted(filter(is_packed, self._home.spool.glob("*.log")), key=_by_time, reverse=True):
+            total += path.stat().st_size
+            if total > MAX_HOMELESS_BYTES:
+                self._outbox.dropped_rows += sum(map(len, self._samples_of(path)))
+                path.unlink()
+
+
+def _by_time(path: Path) -> str:
+    return path.name.partition("-")[2]
+
+
+def _compute_s(row: Row) -> float:
+    """This request's share of the time that its batch was computed."""
+    return row.compute_us / max(row.batch_size, 1) / 1e6 if isinstance(row, InferenceRow) else 0.0

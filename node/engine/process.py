@@ -75,6 +75,7 @@ class State:
             "loop_age_s": round(time.monotonic() - min(ticks), 3),
             "requests": self.inference_log.requests if self.inference_log else 0,
             "errors": self.inference_log.errors if self.inference_log else 0,
+            "queue_depth": self.scheduler.queued_rows if self.scheduler else 0,
             "warmup_ms": round(self.warmup_ms, 3),
             "device": "cpu",
             "sandbox": {**asdict(self.sandbox), "sealed": self.is_sealed},

@@ -109,6 +109,11 @@ class Scheduler:
             self._changed.notify()
         return job
 
+    @property
+    def queued_rows(self) -> int:
+        """Rows that wait; read without the lock, for whoever only wants to know about how many."""
+        return self._queued_rows
+
     def abandon(self, job: Job) -> None:
         """Nobody waits for this job any more: rows that haven't started are left out."""
         job.is_abandoned = True

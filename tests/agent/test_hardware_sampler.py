@@ -1,0 +1,358 @@
+"""Sampling through the real pynvml: what drivers lack, GPUs that go, calls that never return, the schedule."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pynvml
+import pytest
+
+from node.agent.hardware import monitor
+from node.agent.hardware.devices import find
+from node.agent.hardware.engines import EngineHealth, resident_bytes
+from node.agent.hardware.monitor import Hardware
+from node.agent.hardware.packed import PackedWriter, read_packed
+from node.agent.hardware.reading import COLUMN, GpuGone, Reader
+from node.agent.hardware.sampler import LOST_AGAIN_S, Sampler, Seen, XidEvents
+from node.agent.home import Home
+from node.agent.settings import HardwareMode
+from protocol.metrics import ENGINE, GPU
+from tests.agent.gpus import Rig, restored, rig_of, without
+from tests.agent.node import until
+
+COUNTERS = {"pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s"}
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    """Eight simulated GPUs and a spool."""
+    Home(tmp_path / "home").prepare()
+    with rig_of(tmp_path) as made:
+        yield made
+
+
+def spool_of(rig: Rig) -> Path:
+    return rig.folder / "home" / "spool"
+
+
+def sampler_of(rig: Rig, **changes: Any) -> Sampler:
+    readers = [Reader(gpu) for gpu in rig.gpus]
+    seen = {gpu.uuid: Seen() for gpu in rig.gpus}
+    writer = PackedWriter(spool_of(rig), "gpu", simulated=True)
+    fields: dict[str, Any] = {"interval_s": 1.0, "now": rig.clock, "clock": rig.clock}
+    return Sampler(readers, seen, XidEvents(readers), writer, **(fields | changes))
+
+
+def written(rig: Rig, kind: str = "gpu") -> np.ndarray:
+    """All rows in the spool."""
+    parts = [read_packed(path) for path in sorted(spool_of(rig).glob(f"{kind}-*.log"))]
+    return np.concatenate([part.rows for part in parts if part is not None])
+
+
+def value(row: list[float], name: str) -> float:
+    return row[COLUMN[name]]
+
+
+# one GPU
+
+
+def test_every_metric_is_read_in_its_unit(rig: Rig) -> None:
+    reader = Reader(rig.gpus[0])
+    first = reader.read(rig.clock())
+    assert {name for name in COLUMN if math.isnan(value(first, name))} == COUNTERS | {"xid"}
+    rig.clock.pass_s(2.0)
+    row = reader.read(rig.clock())
+    assert 0.5 < value(row, "utilization_ratio") < 1
+    assert 55 < value(row, "temperature_c") < value(row, "memory_temperature_c") < 90
+    assert 300 < value(row, "power_w") < 700
+    assert 1.5e9 < value(row, "sm_clock_hz") < 2e9
+    assert 30e9 < value(row, "memory_used_bytes") < 80e9
+    assert 3e9 < value(row, "pcie_rx_bytes_per_s") < 6e9
+    assert (value(row, "pcie_link_generation"), value(row, "pcie_link_width")) == (5, 16)
+    assert 0.2 < value(row, "fan_ratio") <= 1
+
+
+def test_what_the_driver_refreshes_slowly_is_not_asked_for_at_every_look(rig: Rig, monkeypatch: Any) -> None:
+    asked: list[str] = []
+    for name in ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage"):
+        plain: Callable[..., Any] = getattr(pynvml, name)
+        monkeypatch.setattr(pynvml, name, lambda handle, plain=plain, name=name: asked.append(name) or plain(handle))
+    reader = Reader(rig.gpus[0])
+    rows = []
+    for _ in range(20):
+        rows.append(reader.read(rig.clock()))
+        rig.clock.pass_s(0.1)
+    assert asked.count("nvmlDeviceGetPowerUsage") == 20
+    assert 2 <= asked.count("nvmlDeviceGetUtilizationRates") <= 3
+    assert not any(math.isnan(value(row, "utilization_ratio")) for row in rows)
+
+
+def test_an_older_driver_is_asked_by_older_names(rig: Rig) -> None:
+    without("nvmlDeviceGetTemperatureV", "nvmlDeviceGetFanSpeed", "nvmlDeviceGetCurrentClocksEventReasons")
+    row = Reader(rig.gpus[0]).read(rig.clock())
+    # neither name is there, and nothing else suffers
+    assert math.isnan(value(row, "temperature_c"))
+    assert math.isnan(value(row, "fan_ratio"))
+    assert value(row, "power_w") > 0
+    pynvml.nvmlLib.nvmlDeviceGetTemperature = lambda _h, _sensor, out: setattr(out._obj, "value", 61) or 0
+    pynvml.nvmlLib.nvmlDeviceGetCurrentClocksThrottleReasons = lambda _h, out: setattr(out._obj, "value", 0x40) or 0
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    row = Reader(rig.gpus[0]).read(rig.clock())
+    assert (value(row, "temperature_c"), value(row, "throttle_reasons")) == (61, 0x40)
+
+
+def test_a_failure_of_one_call_is_no_stale_value(rig: Rig, monkeypatch: Any) -> None:
+    reader = Reader(rig.gpus[0])
+    reader.read(rig.clock())
+    failing = lambda *_: pynvml.NVML_ERROR_UNKNOWN  # noqa: E731
+    monkeypatch.setattr(pynvml.nvmlLib, "nvmlDeviceGetTemperatureV", failing, raising=False)
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    rig.clock.pass_s(0.1)
+    assert math.isnan(value(reader.read(rig.clock()), "temperature_c"))
+    monkeypatch.undo()
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    rig.clock.pass_s(0.1)
+    assert value(reader.read(rig.clock()), "temperature_c") > 50
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED])
+def test_a_gpu_that_needs_a_reset_is_gone(rig: Rig, monkeypatch: Any, code: int) -> None:
+    monkeypatch.setattr(pynvml.nvmlLib, "nvmlDeviceGetPowerUsage", lambda *_: code, raising=False)
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    with pytest.raises(GpuGone):
+        Reader(rig.gpus[0]).read(rig.clock())
+
+
+def test_traffic_is_unknown_after_a_counter_began_anew(rig: Rig) -> None:
+    reader = Reader(rig.gpus[0])
+    for _ in range(3):
+        reader.read(rig.clock())
+        rig.clock.pass_s(1.0)
+    assert value(reader.read(rig.clock()), "pcie_rx_bytes_per_s") > 0
+    rig.host._pcie_bytes[:] = 0.0
+    rig.clock.pass_s(1.0)
+    assert math.isnan(value(reader.read(rig.clock()), "pcie_rx_bytes_per_s"))
+
+
+# rounds
+
+
+def test_a_round_is_one_row_a_gpu_at_one_time(rig: Rig) -> None:
+    sampler = sampler_of(rig)
+    sampler.round()
+    sampler.writer.publish()
+    rows = written(rig)
+    assert list(rows["key"]) == list(range(8))
+    assert set(rows["time_unix_us"]) == {round(rig.clock() * 1e6)}
+    assert (rows["xid"] == 0).all()
+    assert list(rows.dtype.names[2:]) == [metric.name for metric in GPU]
+
+
+def test_a_lost_gpu_costs_its_peers_nothing_and_comes_back(rig: Rig, monkeypatch: Any) -> None:
+    rig.script({"fault": "lost", "gpus": [5], "at_s": 10, "until_s": 40})
+    sampler = sampler_of(rig)
+    asked: list[int] = []
+    plain = pynvml.nvmlDeviceGetTemperatureV
+    monkeypatch.setattr(
+        pynvml, "nvmlDeviceGetTemperatureV",
+        lambda handle, sensor: asked.append(pynvml.nvmlDeviceGetUUID(handle)) or plain(handle, sensor),
+    )  # fmt: skip
+    for _ in range(60):
+        sampler.round()
+        rig.clock.pass_s(1.0)
+    sampler.writer.publish()
+    rows = written(rig)
+    counts = np.bincount(rows["key"], minlength=8)
+    assert {int(count) for index, count in enumerate(counts) if index != 5} == {60}
+    assert 20 <= counts[5] <= 60 - 30 + LOST_AGAIN_S
+    # while it was lost it was asked every ten seconds only
+    assert asked.count(rig.gpus[5].uuid) - counts[5] <= 4
+
+
+def test_an_xid_is_told_even_if_the_gpu_has_nothing_else_to_say(rig: Rig) -> None:
+    rig.script({"fault": "xid", "xid": 79, "gpus": [3], "at_s": 1}, {"fault": "xid", "xid": 13, "gpus": [4], "at_s": 1})
+    sampler = sampler_of(rig)
+    for _ in range(3):
+        sampler.round()
+        rig.clock.pass_s(1.0)
+    sampler.writer.publish()
+    rows = written(rig)
+    told = {int(row["key"]): (int(row["xid"]), math.isnan(row["temperature_c"])) for row in rows[rows["xid"] > 0]}
+    assert told == {3: (79, True), 4: (13, False)}
+    assert (rows["xid"] > 0).sum() == 2
+
+
+def test_a_slow_gpu_is_read_rarely(rig: Rig, monkeypatch: Any) -> None:
+    plain = pynvml.nvmlDeviceGetPowerUsage
+
+    def slow(handle: Any) -> int:
+        if pynvml.nvmlDeviceGetUUID(handle) == rig.gpus[2].uuid:
+            rig.clock.pass_s(1.0)
+        return int(plain(handle))
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", slow)
+    sampler = sampler_of(rig)
+    for _ in range(30):
+        sampler.round()
+        rig.clock.pass_s(1.0)
+    sampler.writer.publish()
+    counts = np.bincount(written(rig)["key"])
+    assert counts[1] == 30
+    assert counts[2] <= 5
+
+
+class Schedule:
+    """Time for a sampler whose rounds take `round_s` and which sleeps as long as it asks to, or longer."""
+
+    def __init__(self, rounds: int, round_s: float, oversleep_s: float) -> None:
+        self.now_s, self.starts = 1_000.0, []
+        self._left, self._round_s, self._oversleep_s = rounds, round_s, oversleep_s
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def is_set(self) -> bool:
+        return self._left == 0
+
+    def wait(self, seconds: float) -> bool:
+        self.now_s += seconds + self._oversleep_s
+        return False
+
+    def round(self) -> None:
+        self.starts.append(self.now_s)
+        self.now_s += self._round_s
+        self._left -= 1
+
+
+@pytest.mark.parametrize(
+    ("round_s", "oversleep_s", "rate_hz", "left_out"),
+    [(0.002, 0.0, 10.0, 0), (0.002, 0.03, 10.0, 0), (0.25, 0.0, 10 / 3, 2), (0.0, 0.09, 10.0, 0)],
+)
+def test_lateness_does_not_add_up(
+    rig: Rig, monkeypatch: Any, round_s: float, oversleep_s: float, rate_hz: float, left_out: int
+) -> None:
+    schedule = Schedule(100, round_s, oversleep_s)
+    sampler = sampler_of(rig, interval_s=0.1, clock=schedule.clock)
+    monkeypatch.setattr(sampler, "_stop", schedule)
+    monkeypatch.setattr(sampler, "round", schedule.round)
+    sampler._run()
+    grid = (np.array(schedule.starts) - 1_000.0) % 0.1
+    assert np.minimum(grid, 0.1 - grid).max() <= oversleep_s + 1e-6
+    assert (schedule.starts[-1] - schedule.starts[0]) / 99 == pytest.approx(1 / rate_hz, rel=0.02)
+    assert sampler.left_out == pytest.approx(left_out * 100, abs=2)
+
+
+# the whole hardware
+
+
+def hardware_of(rig: Rig, **changes: Any) -> Hardware:
+    return Hardware(rig.settings(**changes), Home(rig.folder / "home"))
+
+
+def test_a_call_that_never_returns_holds_one_gpu_only(rig: Rig, monkeypatch: Any) -> None:
+    monkeypatch.setattr(monitor, "STUCK_S", 0.3)
+    returns = threading.Event()
+    plain = pynvml.nvmlDeviceGetPowerUsage
+
+    def hanging(handle: Any) -> int:
+        if pynvml.nvmlDeviceGetUUID(handle) == rig.gpus[6].uuid:
+            returns.wait(60)
+        return int(plain(handle))
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", hanging)
+    hardware = hardware_of(rig, sample_interval_s=0.02)
+    hardware.start()
+
+    def conditions() -> dict[str, Any]:
+        hardware._judged_s = -math.inf
+        hardware.tick(time.monotonic(), [])
+        return {condition.type: condition for condition in hardware.conditions()}
+
+    try:
+        until(lambda: conditions()["GpuLost"].status == "true", "the GPU is told lost", 20)
+        assert "GPU 6 (its driver call" in conditions()["GpuLost"].message
+        peer = hardware._seen[rig.gpus[0].uuid]
+        before = peer.at_s
+        until(lambda: peer.at_s > before + 0.1, "its peers go on", 20)
+        returns.set()
+        until(lambda: conditions()["GpuLost"].status == "false", "it came back", 20)
+    finally:
+        returns.set()
+        hardware.stop()
+    rows = written(rig)
+    assert len({(int(row["time_unix_us"])) for row in rows}) > 5
+
+
+def test_conditions_and_facts_of_a_simulated_host(rig: Rig) -> None:
+    hardware = hardware_of(rig)
+    assert [gpu["simulated"] for gpu in hardware.facts()["gpus"]] == [True] * 8
+    hardware.tick(time.monotonic() + 2.0, [])
+    found = {condition.type: condition.status for condition in hardware.conditions()}
+    assert found == {
+        "GpusSampled": "true", "GpuHot": "false", "GpuThrottled": "false", "GpuXid": "false", "GpuLost": "false",
+        "GpuEcc": "false", "HardwareSimulated": "true",
+    }  # fmt: skip
+
+
+def test_a_host_without_a_driver_has_no_gpus_unless_somebody_says_so(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.prepare()
+    with restored(), rig_of(tmp_path) as rig:
+        pynvml.nvmlLib = None
+
+        def absent() -> None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+        pynvml._LoadNvmlLibrary = absent
+        for mode in (HardwareMode.AUTO, HardwareMode.NONE):
+            hardware = Hardware(rig.settings(hardware=mode), home)
+            hardware.start()
+            hardware.tick(time.monotonic() + 2.0, [])
+            assert (hardware.facts(), hardware.conditions()) == ({"gpus": []}, [])
+        asked = Hardware(rig.settings(hardware=HardwareMode.NVML), home)
+        asked.tick(time.monotonic() + 2.0, [])
+        (said,) = asked.conditions()
+        assert (said.type, said.status, said.reason) == ("GpusSampled", "false", "nvml_failed")
+
+
+def test_a_driver_that_does_not_fit_its_module_is_told(rig: Rig, monkeypatch: Any) -> None:
+    mismatch = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    monkeypatch.setattr(pynvml.nvmlLib, "nvmlInitWithFlags", lambda _: mismatch, raising=False)
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    found = find(rig.settings(hardware=HardwareMode.AUTO), rig.clock)
+    assert "mismatch" in found.error
+
+
+def test_a_gpu_that_can_not_be_opened_leaves_the_others(rig: Rig, monkeypatch: Any) -> None:
+    plain = pynvml.nvmlLib.nvmlDeviceGetHandleByIndex_v2
+
+    def opening(index: Any, handle: Any) -> int:
+        return int(pynvml.NVML_ERROR_UNKNOWN) if index.value == 2 else int(plain(index, handle))
+
+    monkeypatch.setattr(pynvml.nvmlLib, "nvmlDeviceGetHandleByIndex_v2", opening, raising=False)
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    found = find(rig.settings(hardware=HardwareMode.AUTO), rig.clock)
+    assert [gpu.index for gpu in found.gpus] == [0, 1, 3, 4, 5, 6, 7]
+    assert [index for index, _ in found.unreadable] == [2]
+
+
+def test_engines_are_sampled_from_what_they_say(rig: Rig) -> None:
+    hardware = hardware_of(rig)
+    engines = [EngineHealth(f"deployment-{n}", 1 << 30, 10 * n, n, 2.0, 0.25) for n in (2, 1)]
+    hardware.tick(time.monotonic() + 2.0, engines)
+    hardware.publish()
+    (path,) = spool_of(rig).glob("eng-*.log")
+    part = read_packed(path)
+    assert part is not None
+    assert part.keys == ("deployment-1", "deployment-2")
+    assert list(part.rows.dtype.names[2:]) == [metric.name for metric in ENGINE]
+    assert list(part.rows["requests_total"]) == [10, 20]
+    assert np.isnan(part.rows["resident_bytes"]).all()  # no such process
+    assert resident_bytes(os.getpid()) > 1e6
