@@ -6,7 +6,7 @@ down beside its rows (DirtyMinute); each such minute is made anew, for its GPUs,
 Why nothing is missed: marks are deleted first, samples read by a later statement, so a mark that is gone has its rows
 counted; a batch that commits in between leaves its mark for the next tick. Each step is one transaction that moves the
 watermark with what it made. On TimescaleDB a refresh commits by itself, so marks go after it, by their ids: seen before
-it, they are counted by it.
+it, they are counted by it. Only marked minutes are refreshed: that of others would wipe out their history.
 """
 
 from __future__ import annotations
@@ -193,8 +193,11 @@ def _next_refreshed(closed: datetime) -> bool:
     since, until = _next_span(closed)
     if since >= until:
         return False
-    marks = list(_marks("gpu_sample", since, until).values_list("pk", flat=True))
-    for level in LEVELS:
+    marks = dict(_marks("gpu_sample", since, until).values_list("pk", "minute"))
+    for first, end in _runs(set(marks.values()), MINUTE):
+        _refresh(MINUTES.target, first, end)
+    _move(MINUTES.target, until)
+    for level in LEVELS[1:]:
         first, last = rolled_until(level.target), level.floor(until)
         if first < last:
             _refresh(level.target, first, last)
