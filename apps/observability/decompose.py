@@ -78,7 +78,8 @@ def _middle(values: Floats) -> tuple[Floats, Floats]:
 def _noise(detrended: Floats) -> Floats:
     """Standard deviation by the differences from day to day: in them there is no season, known well or badly."""
     differences = np.abs(detrended[DAY:] - detrended[:-DAY])
-    return MAD_TO_SIGMA / np.float32(np.sqrt(2.0)) * median(differences)
+    noise: Floats = MAD_TO_SIGMA / np.float32(np.sqrt(2.0)) * median(differences)
+    return noise
 
 
 def _season(detrended: Floats) -> Floats:
@@ -89,7 +90,8 @@ def _season(detrended: Floats) -> Floats:
         known = ~np.isnan(by_phase[:, column])
         if known.any():
             by_phase[:, column] = np.interp(phases, phases[known], by_phase[known, column], period=DAY)
-    return by_phase - by_phase.mean(axis=0)
+    season: Floats = by_phase - by_phase.mean(axis=0)
+    return season
 
 
 def _week(plain: Floats, first_minute: int) -> Floats:
@@ -130,7 +132,8 @@ def _daily_line(plain: Floats) -> Floats:
 def _moving_mean(values: Floats, width: int) -> Floats:
     """Mean of the values within half a width to either side, NaN left out; NaN where there is none."""
     total, count = _windows(values, width)
-    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0).astype(np.float32)
+    means: NDArray[np.float64] = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    return means.astype(np.float32)
 
 
 def _held_mean(values: Floats, width: int) -> Floats:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,9 @@ class Kind(IntEnum):
     TREND_BREAK = 2  # off, and has been for the better part of an hour
     LEVEL_SHIFT = 3  # was off for a whole day; from this minute on that is its level
     NO_DATA = 4  # known series, no value
+
+    def __str__(self) -> str:
+        return self.name.lower()
 
 
 @dataclass
@@ -102,8 +105,8 @@ class Scores:
     @classmethod
     def empty(cls, series: int) -> Scores:
         """Return a place for the scores of so many series."""
-        arrays = [np.empty(series, np.float32) for _ in range(3)]
-        return cls(*arrays, np.zeros(series, np.uint8))
+        expected, scale, z = (np.empty(series, np.float32) for _ in range(3))
+        return cls(expected, scale, z, np.zeros(series, np.uint8))
 
 
 def season_phase(minute: int) -> int:
@@ -118,7 +121,7 @@ def week_phase(minute: int) -> int:
 
 def predict(state: State, minute: int) -> Floats:
     """Return what each series is expected to be, (n,); NaN while learning."""
-    expected = state.level + state.season[season_phase(minute)] + state.week[week_phase(minute)]
+    expected: Floats = state.level + state.season[season_phase(minute)] + state.week[week_phase(minute)]
     expected[state.learning] = np.nan
     return expected
 
@@ -233,7 +236,8 @@ def warm_up(
     `matrix` is (minutes, columns) from Unix minute `first_minute` on; column i is series[i] (default: i). It takes two
     days with hardly a hole; weekly offsets take two weeks. The others' state stays as it is.
     """
-    series = np.arange(matrix.shape[1]) if series is None else series
+    if series is None:
+        series = np.arange(matrix.shape[1])
     present = np.isfinite(matrix)
     minutes = np.count_nonzero(present, axis=0)
     span = len(matrix) - np.argmax(present, axis=0)  # since the first value
@@ -245,7 +249,8 @@ def warm_up(
             found = decompose(np.where(present[:, some], matrix[:, some], np.nan), first_minute, weekly=weekly)
             _adopt(state, series[some], found)
             state.days[series[some]] = span[some] / DAY
-    return series[enough]
+    learned: NDArray[np.intp] = series[enough]
+    return learned
 
 
 def _adopt(state: State, series: NDArray[np.intp], found: Decomposition) -> None:
@@ -258,8 +263,3 @@ def _adopt(state: State, series: NDArray[np.intp], found: Decomposition) -> None
 def state_bytes_per_series() -> int:
     """What one series costs in memory and in the database."""
     return 4 * (DAY + WEEK + len(VECTORS))
-
-
-def as_bytes(vector: NDArray[Any]) -> bytes:
-    """A vector as it is stored: float32, little-endian."""
-    return vector.astype("<f4", copy=False).tobytes()
