@@ -1,10 +1,10 @@
-"""Upkeep of the time series: days to come, days gone by."""
+"""The time series: days to come, days gone by; what is unusual in them."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from apps.observability import services
+from apps.observability import detection, services
 from workers.task import task
 
 
@@ -12,3 +12,9 @@ from workers.task import task
 def keep_series(now: datetime) -> None:
     """Create partitions ahead and apply the retention."""
     services.keep_series(now=now)
+
+
+@task("observability.detect", queue="observability")
+def detect(now: datetime) -> None:
+    """Judge the minutes that have closed."""
+    detection.detect(now)
