@@ -15,17 +15,16 @@ from apps.access.models import Team
 from apps.fleet.models import Condition, Gpu, GpuHealth, Node
 from apps.fleet.selectors import OVERDUE_POLLS
 from apps.models.models import RegisteredModel
-from apps.observability import detection, samples
+from apps.observability import detection, samples, timeseries
 from apps.observability.alert_models import EntityKind
 from apps.observability.alert_plans import Entity, Member, Observation
 from apps.observability.alert_rules import xid_severity
-from apps.observability.alert_words import BAND_SCALES, indices_in, xids_in
+from apps.observability.alert_words import BAND_SCALES, details_in, indices_in, xids_in
 
 SILENT = timedelta(minutes=3)  # without a sample for this long, nothing is known of a GPU
 SLO_WINDOW = timedelta(minutes=5)
 SLO_SHARE = 0.95
 SLO_REQUESTS = 20  # fewer in the window say nothing
-SILENT_ASKED = 200  # of so many silent nodes, at most, is looked up when their samples stopped
 HEALTH_RANK = {health: rank for rank, health in enumerate(GpuHealth)}
 
 ANOMALY_RULES = {
@@ -67,6 +66,7 @@ class GpuRow:
     simulated: bool
     health: str
     health_reason: str
+    health_since: datetime | None
 
 
 @dataclass
@@ -94,7 +94,7 @@ def read(now: datetime) -> Inputs:
     )
     teams = list(Team.objects.values_list("pk", "slug"))
     models = {slug: (pk, team) for pk, slug, team in RegisteredModel.objects.values_list("pk", "slug", "team_id")}
-    answered = samples.request_minutes(None, None, now - SLO_WINDOW, now)
+    answered = timeseries.request_minutes(None, None, now - SLO_WINDOW, now)
     inputs.observations = [
         *_down(inputs),
         *_without_samples(inputs),
@@ -113,7 +113,7 @@ def _fleet(now: datetime) -> Inputs:
     columns = ("id", "name", "zone", "team_id", "last_seen_at", "created_at", "pool__poll_interval_s")
     nodes = {row[0]: NodeRow(*row) for row in Node.objects.filter(phase__in=Node.MAY_TALK).values_list(*columns)}
     gpus: dict[UUID, list[GpuRow]] = defaultdict(list)
-    fields = ("uuid", "number", "node_id", "index", "simulated", "health", "health_reason")
+    fields = ("uuid", "number", "node_id", "index", "simulated", "health", "health_reason", "health_since")
     for row in Gpu.objects.order_by("index").values_list(*fields):
         if row[2] in nodes:
             gpus[row[2]].append(GpuRow(*row))
@@ -141,11 +141,17 @@ def _without_samples(inputs: Inputs) -> Iterable[Observation]:
         for pk in sorted(inputs.silent - inputs.away)
         if inputs.nodes[pk].last_seen_at is not None and inputs.now - inputs.nodes[pk].created_at > SILENT
     ]
-    asked = [gpu.number for node in rows[:SILENT_ASKED] for gpu in inputs.gpus[node.id]]
-    newest = samples.latest(asked) if asked else {}
     for node in rows:
-        times = [newest[gpu.number].time for gpu in inputs.gpus[node.id] if gpu.number in newest]
-        yield _of_node(inputs, node, "no-telemetry", since=max(times, default=None))
+        yield _of_node(inputs, node, "no-telemetry", since=_stopped_at(inputs, node))
+
+
+def _stopped_at(inputs: Inputs, node: NodeRow) -> datetime:
+    """Return when a silent node's samples stopped: three minutes before its GPUs were marked unknown for it."""
+    known = [gpu for gpu in inputs.gpus[node.id] if gpu.health != GpuHealth.UNKNOWN]
+    if known:  # it is noticed just now
+        return inputs.now - SILENT
+    marked = [gpu.health_since for gpu in inputs.gpus[node.id] if gpu.health_since is not None]
+    return max(marked) - SILENT if marked else node.created_at
 
 
 def _faults(inputs: Inputs) -> Iterable[Observation]:
@@ -160,10 +166,11 @@ def _faults(inputs: Inputs) -> Iterable[Observation]:
         severities = {urgent for code in codes if (urgent := xid_severity(code)) is not None}
         if codes and not severities:
             continue  # all of them are of the kind that is recorded only
-        note = ", ".join(str(code) for code in codes)
-        named = set(indices_in(text))
+        details, named = details_in(text), set(indices_in(text))
         members = tuple(
-            Member(gpu.uuid, gpu.index, note=note) for gpu in inputs.gpus.get(node.id, ()) if gpu.index in named
+            Member(gpu.uuid, gpu.index, note=details.get(gpu.index, ""))
+            for gpu in inputs.gpus.get(node.id, ())
+            if gpu.index in named
         )
         severity = str(min(severities)) if severities else ""  # «page» sorts before «ticket»
         yield _of_node(inputs, node, rule, members=members, severity=severity, since=condition.since, text=text)
@@ -176,9 +183,8 @@ def _anomalies(inputs: Inputs, findings: Sequence[detection.Finding]) -> Iterabl
     for row in findings:
         gpu = by_number.get(row.gpu)
         if gpu is not None and gpu.node_id not in inputs.silent and _counts(row):
-            member = Member(
-                gpu.uuid, gpu.index, row.metric, row.observed, row.expected, row.scale, row.z, str(row.kind)
-            )
+            kind = row.kind.name.lower()
+            member = Member(gpu.uuid, gpu.index, row.metric, row.observed, row.expected, row.scale, row.z, kind)
             found[gpu.node_id, row.metric].append(member)
     for (node, metric), members in found.items():
         ordered = tuple(sorted(members, key=lambda member: member.index))
@@ -187,8 +193,10 @@ def _anomalies(inputs: Inputs, findings: Sequence[detection.Finding]) -> Iterabl
 
 def _counts(row: detection.Finding) -> bool:
     """Tell whether a finding is worth an alert: far outside its band, by enough to matter, on the bad side."""
+    if row.metric not in ANOMALY_RULES or row.observed is None or row.z is None:
+        return False
     excess = row.observed - row.expected
-    if row.metric not in ANOMALY_RULES or abs(row.z) <= BAND_SCALES or abs(excess) < MIN_EXCESS[row.metric]:
+    if abs(row.z) <= BAND_SCALES or abs(excess) < MIN_EXCESS[row.metric]:
         return False
     return excess > 0 or row.metric not in ONLY_UP
 
@@ -206,7 +214,7 @@ def _of_node(inputs: Inputs, node: NodeRow, rule: str, **more: object) -> Observ
     )
 
 
-def _requests(rows: Iterable[samples.RequestMinute]) -> dict[str, int]:
+def _requests(rows: Iterable[timeseries.RequestMinute]) -> dict[str, int]:
     counts: dict[str, int] = defaultdict(int)
     for row in rows:
         counts[row.model] += row.requests
@@ -214,7 +222,7 @@ def _requests(rows: Iterable[samples.RequestMinute]) -> dict[str, int]:
 
 
 def _slow_models(
-    rows: Sequence[samples.RequestMinute], models: Mapping[str, tuple[UUID, UUID]]
+    rows: Sequence[timeseries.RequestMinute], models: Mapping[str, tuple[UUID, UUID]]
 ) -> Iterable[Observation]:
     slow: dict[str, dict[UUID, int]] = defaultdict(lambda: defaultdict(int))
     for row in rows:

@@ -78,7 +78,7 @@ def _fault(observation: Observation, kind: str) -> str:
     who = f"{gpus_of(members)} of {name}" if members else f"A GPU of {name}"
     several = len(members) > 1
     if kind == RuleKind.GPU_XID:
-        codes = sorted({member.note for member in members if member.note}, key=_number)
+        codes = xids_in(" ".join(member.note for member in members)) or xids_in(observation.text)
         named = " and ".join(_xid(code) for code in codes) or "an Xid error"
         return f"{who} {'report' if several else 'reports'} {named}"
     if kind == RuleKind.GPU_LOST:
@@ -134,13 +134,9 @@ def _figures(members: Sequence[Member]) -> str:
     )
 
 
-def _xid(code: str) -> str:
-    meaning = XID_MEANING.get(_number(code), "")
+def _xid(code: int) -> str:
+    meaning = XID_MEANING.get(code, "")
     return f"Xid {code}" + (f" ({meaning})" if meaning else "")
-
-
-def _number(code: str) -> int:
-    return int(code) if code.isdecimal() else 0
 
 
 def _clock(moment: datetime | None) -> str:
@@ -159,6 +155,14 @@ def indices_in(text: str) -> list[int]:
             found.update(range(int(first), int(last) + 1))
         found.update(int(number) for number in re.findall(r"\d{1,3}", part))
     return sorted(found)
+
+
+_DETAILS = re.compile(r"\bGPU (\d{1,3}) \(([^()]*)\)")
+
+
+def details_in(text: str) -> dict[int, str]:
+    """Return what a node's own message says of single GPUs: «GPU 3 (Xid 79), GPU 5 (Xid 48): …»."""
+    return {int(index): detail for index, detail in _DETAILS.findall(text)}
 
 
 def xids_in(text: str) -> list[int]:

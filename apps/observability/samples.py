@@ -1,44 +1,26 @@
+# ruff: noqa: ARG001
 """GPU series as alerts read them. The store's own module takes this one's place."""
 
-# ruff: noqa: ARG001
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from uuid import UUID
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Latest:
+class Latest(NamedTuple):
+    """The newest that is known of a GPU: values by metric, NaN where it wasn't measured."""
+
     time: datetime
     values: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class RequestMinute:
-    time: datetime
-    model: str
-    node_id: UUID
-    version: int
-    requests: int
-    errors: int
-    slow_500ms: int
-    latency_us_sum: float
+    simulated: bool
 
 
 def latest(gpus: Sequence[int]) -> dict[int, Latest]:
+    """Return the newest values of those GPUs that were heard in the last few minutes."""
     return {}
 
 
 def gpus_heard(since: datetime) -> set[int]:
+    """Return the numbers of the GPUs that have a sample since then."""
     return set()
-
-
-def request_minutes(
-    model: str | None,
-    node_ids: Sequence[UUID] | None,
-    since: datetime,
-    until: datetime,
-) -> list[RequestMinute]:
-    return []

@@ -117,6 +117,20 @@ class MinuteCount(NamedTuple):
     good: int
 
 
+class RequestMinute(NamedTuple):
+    """What one version answered on one node in the minute that begins at `time`; slow: longer than 500 ms."""
+
+    time: datetime
+    node_id: UUID
+    team_id: UUID
+    model: str
+    version: int
+    requests: int
+    errors: int
+    slow_500ms: int
+    latency_us_sum: int
+
+
 class TrafficBucket(NamedTuple):
     """What one version answered in the bucket that begins at `start`; latencies in µs."""
 
@@ -276,6 +290,14 @@ def requests_by_version(model: str, versions: Iterable[int], since: datetime) ->
 def labelled(model: str, versions: Iterable[int], since: datetime) -> list[Labelled]:
     """Return the predictions since then whose true label is known, in order of arrival: what AUC is made of."""
     return _rows("labelled", Labelled, model=model, versions=list(versions), since=since)
+
+
+def request_minutes(
+    model: str | None, node_ids: Iterable[UUID] | None, since: datetime, until: datetime
+) -> list[RequestMinute]:
+    """Return requests by minute, node, model and version in [since, until), by time; None stands for all."""
+    nodes = None if node_ids is None else list(node_ids)
+    return _rows("request_minutes", RequestMinute, model=model, node_ids=nodes, since=since, until=until)
 
 
 def request(request_id: str, team_ids: Iterable[UUID]) -> list[LoggedRequest]:

@@ -9,11 +9,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from apps.fleet.models import Condition, Gpu, Node, NodePhase
-from apps.observability import alert_inputs, alerting
+from apps.observability import alerting, detection, samples, timeseries
 from apps.observability.alert_models import Alert
 from apps.observability.alert_plans import AlertView, Entity, Member, Observation, RuleView, Snapshot
 from apps.observability.alert_rules import DEFAULTS
-from apps.observability.detection import Finding
+from apps.observability.detection import Finding, Findings, Kind
 from tests.fleet import builders
 
 NOW = datetime(2030, 1, 31, 3, 4, tzinfo=UTC)
@@ -110,14 +110,14 @@ class WatchedFleet:
 
     def install(self, monkeypatch: Any) -> None:
         """Stand in for the detector and the samples at the edge where alerts read them."""
-        monkeypatch.setattr(alert_inputs.detection, "findings", lambda now: _Findings(self.rows()))
-        monkeypatch.setattr(alert_inputs.samples, "gpus_heard", lambda since: self.heard())
-        monkeypatch.setattr(alert_inputs.samples, "latest", lambda gpus: {})
-        monkeypatch.setattr(alert_inputs.samples, "request_minutes", lambda *asked: [])
+        monkeypatch.setattr(detection, "findings", lambda now: Findings(now, self.rows(), set(), set()))
+        monkeypatch.setattr(samples, "gpus_heard", lambda since: self.heard())
+        monkeypatch.setattr(samples, "latest", lambda gpus: {})
+        monkeypatch.setattr(timeseries, "request_minutes", lambda *asked: [])
 
     def rows(self) -> list[Finding]:
         return [
-            Finding(number, metric, self.now, seen, usual, 0.75, (seen - usual) / 1.4, "trend_break")  # type: ignore[arg-type]
+            Finding(number, metric, self.now, seen, usual, 0.75, (seen - usual) / 1.4, Kind.TREND_BREAK)
             for (number, metric), (seen, usual) in self.findings.items()
             if number not in self.unheard
         ]
@@ -128,8 +128,3 @@ class WatchedFleet:
     def alerts(self, **filters: Any) -> list[Alert]:
         """The alerts there are, the heartbeat left out."""
         return list(Alert.objects.exclude(rule="heartbeat").filter(**filters).order_by("pending_at", "rule"))
-
-
-@dataclass(frozen=True)
-class _Findings:
-    rows: list[Finding]

@@ -8,7 +8,7 @@ import pytest
 
 from apps.observability.alert_plans import Entity, Member, Observation
 from apps.observability.alert_rules import DEFAULTS, RANK, XID_PAGE, XID_RECORD, XID_TICKET, xid_severity
-from apps.observability.alert_words import indices_in, say, xids_in
+from apps.observability.alert_words import details_in, indices_in, say, xids_in
 from tests.observability.alert_lab import NODE, NOW, RULES, TEAM, hot
 
 
@@ -38,7 +38,7 @@ def said(observation: Observation) -> str:
         (Observation("node-down", NODE, since=NOW), "node-2 has not polled since 03:04 UTC"),
         (Observation("no-telemetry", NODE, since=NOW), "node-2 polls, but its GPU samples stopped at 03:04 UTC"),
         (
-            Observation("gpu-xid", NODE, (Member("GPU-3", 3, note="79"),), gpus=8),
+            Observation("gpu-xid", NODE, (Member("GPU-3", 3, note="Xid 79"),), gpus=8),
             "GPU 3 of node-2 reports Xid 79 (fallen off the bus)",
         ),
         (Observation("gpu-xid", NODE, gpus=8), "A GPU of node-2 reports an Xid error"),
@@ -85,6 +85,12 @@ def test_figures_name_the_member_that_is_furthest_off() -> None:
 )
 def test_indices_that_a_node_names(text: str, indices: list[int]) -> None:
     assert indices_in(text) == indices
+
+
+def test_details_that_a_node_names() -> None:
+    text = "GPU 3 (Xid 79), GPU 11 (Xid 48): an error that a person must look at; reset the GPU or restart the host."
+    assert details_in(text) == {3: "Xid 79", 11: "Xid 48"}
+    assert indices_in(text) == [3, 11]
 
 
 def test_xids_that_a_node_names() -> None:

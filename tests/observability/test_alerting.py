@@ -16,10 +16,10 @@ from apps.audit.models import Event, Outbox, Webhook
 from apps.audit.transitions import IllegalMove, Stale, move
 from apps.fleet.models import Condition, Gpu, GpuHealth, Node, NodePhase
 from apps.lib.errors import Conflict, DomainError, Forbidden
-from apps.observability import alert_inputs, alert_services, alerting
+from apps.observability import alert_services, alerting, timeseries
 from apps.observability.alert_models import Alert, AlertRule, AlertState, Silence
 from apps.observability.alert_rules import DEFAULTS, ensure_rules
-from apps.observability.samples import RequestMinute
+from apps.observability.timeseries import RequestMinute
 from tests.observability.alert_lab import WatchedFleet
 
 pytestmark = pytest.mark.django_db
@@ -201,7 +201,7 @@ def test_a_node_that_is_away_speaks_for_all_its_alerts(watched: WatchedFleet, no
         ("GPU 3: Xid 79", {"gpu-xid": "page"}),
         ("GPU 3: Xid 31", {"gpu-xid": "ticket"}),
         ("GPU 3: Xid 63", {}),  # recorded only
-        ("GPUs 3 and 4: Xid 31, Xid 48", {"gpu-xid": "page"}),
+        ("GPU 3 (Xid 31), GPU 4 (Xid 48): an error.", {"gpu-xid": "page"}),
     ],
 )
 def test_xid_severity(message: str, expected: dict[str, str], watched: WatchedFleet, node: Node) -> None:
@@ -234,8 +234,8 @@ def test_slow_models(watched: WatchedFleet, node: Node, monkeypatch: pytest.Monk
     watched.world.publish("digits")
 
     def answers(slow: int, requests: int = 100) -> None:
-        row = RequestMinute(watched.now, "digits", node.pk, 1, requests, 0, slow, 1.0)
-        monkeypatch.setattr(alert_inputs.samples, "request_minutes", lambda *asked: [row])
+        row = RequestMinute(watched.now, node.pk, node.team_id, "digits", 1, requests, 0, slow, 1_000)
+        monkeypatch.setattr(timeseries, "request_minutes", lambda *asked: [row])
 
     answers(slow=5)
     watched.tick()
