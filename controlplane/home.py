@@ -25,7 +25,7 @@ from apps.rollouts.models import Phase
 THEMES = ("light", "dark")
 HAPPENED = 12  # events that the start page shows
 NAV = (("Home", "home", "h"), ("Models", "models", "m"), ("Rollouts", "rollouts", "r"), ("Fleet", "fleet", "f"),
-       ("Holds", "holds", "o"), ("Audit", "audit", "u"))  # fmt: skip
+       ("Explore", "explore", "e"), ("Holds", "holds", "o"), ("Audit", "audit", "u"))  # fmt: skip
 
 
 def shell(request: HttpRequest) -> dict[str, Any]:
