@@ -16,6 +16,7 @@ from django.views.decorators.http import require_POST
 from apps.access.models import Role, User
 from apps.access.requests import SignedIn
 from apps.audit import selectors as audit
+from apps.fleet import grid
 from apps.fleet import page_selectors as fleet
 from apps.lib.console import answer, is_htmx, page
 from apps.models import selectors as registry
@@ -77,7 +78,7 @@ def home(request: SignedIn) -> HttpResponse:
         "running": [row for row in open_rows if row.phase != Phase.PAUSED],
         "pending": pending,
         "yours": bool(waiting or pending),
-        "grid": fleet.grid(user, timezone.now()),
+        "grid": grid.at_home(user, timezone.now()),
         "events": events,
         "link_objects": True,
         "nothing_yet": not registry.models_for(user).exists(),
