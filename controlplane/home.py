@@ -16,6 +16,7 @@ from django.views.decorators.http import require_POST
 from apps.access.models import Role, User
 from apps.access.requests import SignedIn
 from apps.audit import selectors as audit
+from apps.fleet import grid
 from apps.fleet import page_selectors as fleet
 from apps.lib.console import answer, is_htmx, page
 from apps.models import selectors as registry
@@ -26,7 +27,7 @@ from apps.rollouts.models import Phase
 THEMES = ("light", "dark")
 HAPPENED = 12  # events that the start page shows
 NAV = (("Home", "home", "h"), ("Models", "models", "m"), ("Rollouts", "rollouts", "r"), ("Fleet", "fleet", "f"),
-       ("Alerts", "alerts", "l"), ("Holds", "holds", "o"), ("Audit", "audit", "u"))  # fmt: skip
+       ("Alerts", "alerts", "l"), ("Explore", "explore", "e"), ("Holds", "holds", "o"), ("Audit", "audit", "u"))  # fmt: skip
 
 
 def shell(request: HttpRequest) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def home(request: SignedIn) -> HttpResponse:
         "running": [row for row in open_rows if row.phase != Phase.PAUSED],
         "pending": pending,
         "yours": bool(waiting or pending),
-        "grid": fleet.grid(user, timezone.now()),
+        "grid": grid.at_home(user, timezone.now()),
         "events": events,
         "link_objects": True,
         "nothing_yet": not registry.models_for(user).exists(),

@@ -1,159 +1,18 @@
-"""What the console's pages read about the fleet: the grid of nodes and GPUs, lists, where a model runs."""
+"""What the console's pages read about the fleet: lists, a node, where a model runs; the grid is in grid.py."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 from django.db.models import Count, Q, QuerySet
 
 from apps.access.models import User
 from apps.access.selectors import for_user
-from apps.fleet.models import Condition, DesiredDeployment, Gpu, Node, NodePhase, ReportedDeployment
+from apps.fleet.models import DesiredDeployment, Node, NodePhase, ReportedDeployment
 from apps.lib.errors import NotFound
 from apps.lib.templatetags.farrier import size
 from protocol.messages import DeploymentState
-
-OVERDUE_POLLS = 3
-
-# What a cell of the grid says: letter, colour class, word. The first that holds is shown.
-HEALTH: dict[str, tuple[str, str, str]] = {
-    "banned": ("B", "off", "banned"),
-    "quarantined": ("Q", "off", "quarantined"),
-    "rejected": ("R", "off", "rejected"),
-    "lost": ("L", "off", "GPU lost"),
-    "xid": ("X", "off", "Xid error"),
-    "away": ("?", "away", "not heard from"),
-    "hot": ("H", "ill", "hot"),
-    "failed": ("f", "ill", "a deployment failed"),
-    "pending": ("p", "idle", "waits to be accepted"),
-    "cordoned": ("c", "warned", "cordoned"),
-    "draining": ("d", "warned", "draining"),
-    "throttled": ("t", "warned", "throttled"),
-    "serving": ("", "", "serving"),
-    "idle": ("·", "idle", "idle"),
-}
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One GPU, or the host itself where it has none."""
-
-    node: str
-    health: str
-    gpu: int | None
-    simulated: bool
-
-    @property
-    def letter(self) -> str:
-        return HEALTH[self.health][0]
-
-    @property
-    def kind(self) -> str:
-        return HEALTH[self.health][1]
-
-    @property
-    def word(self) -> str:
-        return HEALTH[self.health][2]
-
-
-@dataclass(frozen=True)
-class Zone:
-    name: str
-    nodes: int
-    cells: tuple[Cell, ...]
-
-    @property
-    def gpus(self) -> int:
-        return sum(cell.gpu is not None for cell in self.cells)
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The fleet by zone, and how many nodes are in each health."""
-
-    zones: tuple[Zone, ...]
-    counts: Mapping[str, int]
-    nodes: int
-    gpus: int
-
-    @property
-    def legend(self) -> list[tuple[str, str, str, int]]:
-        """Return (letter, colour class, word, nodes) of what the grid shows, worst first."""
-        return [(*HEALTH[key], self.counts[key]) for key in HEALTH if self.counts.get(key)]
-
-    @property
-    def well(self) -> int:
-        return self.counts.get("serving", 0) + self.counts.get("idle", 0)
-
-
-def grid(user: User, now: datetime) -> Grid:
-    """Return the user's whole fleet as cells; four queries whatever its size."""
-    rows = list(
-        for_user(Node.objects.order_by("zone", "name"), user).values(
-            "id", "name", "zone", "phase", "last_seen_at", "created_at", "pool__poll_interval_s"
-        )
-    )
-    ill, failed, busy = _ill(user), _failed(user), _busy(user)
-    gpus: dict[UUID, list[tuple[int | None, bool]]] = defaultdict(list)
-    for node_id, index, simulated in for_user(Gpu.objects.order_by("index"), user, field="node__team_id").values_list(
-        "node_id", "index", "simulated"
-    ):
-        gpus[node_id].append((index, simulated))
-    host: list[tuple[int | None, bool]] = [(None, False)]
-    zones: dict[str, list[Cell]] = defaultdict(list)
-    hosts: dict[str, int] = defaultdict(int)
-    counts: dict[str, int] = defaultdict(int)
-    for row in rows:
-        health = _health(row, now, ill.get(row["id"]), row["id"] in failed, row["id"] in busy)
-        counts[health] += 1
-        hosts[row["zone"]] += 1
-        for gpu, simulated in gpus.get(row["id"], host):
-            zones[row["zone"]].append(Cell(row["name"], health, gpu, simulated))
-    parts = tuple(Zone(zone, hosts[zone], tuple(cells)) for zone, cells in zones.items())
-    return Grid(parts, dict(counts), len(rows), sum(len(found) for found in gpus.values()))
-
-
-def _health(row: Mapping[str, Any], now: datetime, ill: str | None, failed: bool, busy: bool) -> str:
-    phase = row["phase"]
-    if phase in ("banned", "quarantined", "rejected", "pending"):
-        return str(phase)
-    if ill in ("lost", "xid"):
-        return ill
-    silent = now - (row["last_seen_at"] or row["created_at"])
-    if silent > timedelta(seconds=OVERDUE_POLLS * row["pool__poll_interval_s"]):
-        return "away"
-    if ill == "hot" or failed:
-        return ill or "failed"
-    if phase in ("cordoned", "draining"):
-        return str(phase)
-    return ill or ("serving" if busy else "idle")
-
-
-def _ill(user: User) -> dict[UUID, str]:
-    rows = for_user(Condition.objects.filter(type__in=Condition.SICK, status="true"), user, field="node__team_id")
-    found: dict[UUID, str] = {}
-    for node_id, kind in rows.values_list("node_id", "type"):
-        health = str(Condition.SICK[kind])
-        worst = min(health, found.get(node_id, health), key=list(HEALTH).index)
-        found[node_id] = worst
-    return found
-
-
-def _failed(user: User) -> set[UUID]:
-    """Nodes on which something still desired has failed."""
-    wanted = DesiredDeployment.objects.values("pk")
-    rows = ReportedDeployment.objects.filter(state=DeploymentState.FAILED, deployment_id__in=wanted)
-    return set(for_user(rows, user, field="node__team_id").values_list("node_id", flat=True))
-
-
-def _busy(user: User) -> set[UUID]:
-    rows = ReportedDeployment.objects.filter(state=DeploymentState.RUNNING)
-    return set(for_user(rows, user, field="node__team_id").values_list("node_id", flat=True))
 
 
 def node_list(user: User, *, search: str = "", phase: str = "", zone: str = "", pool: str = "") -> QuerySet[Node]:

@@ -17,8 +17,8 @@ from apps.access.models import Role
 from apps.access.requests import SignedIn
 from apps.access.selectors import role_in
 from apps.audit import page_selectors as audit
+from apps.fleet import grid, selectors, services
 from apps.fleet import page_selectors as reads
-from apps.fleet import selectors, services
 from apps.fleet.models import Node, NodePhase
 from apps.lib.console import Failed, answer, ordering, page, revision_seen
 from apps.lib.errors import DomainError, NotFound
@@ -70,7 +70,8 @@ def fleet(request: SignedIn) -> HttpResponse:
     wanted = {name: request.GET.get(name, "").strip() for name in ("q", "phase", "zone", "pool")}
     as_list = request.GET.get("view") == "list" or any(wanted.values())
     context = wanted | reads.choices(request.user) | {"as_list": as_list, "phases": NodePhase.choices}
-    context["grid"] = reads.grid(request.user, timezone.now())
+    now = timezone.now()
+    context["grid"] = grid.totals(request.user, now) if as_list else grid.grid(request.user, now)
     if as_list:
         rows = reads.node_list(
             request.user, search=wanted["q"], phase=wanted["phase"], zone=wanted["zone"], pool=wanted["pool"]

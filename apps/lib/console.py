@@ -11,12 +11,13 @@ from typing import Any, Concatenate, ParamSpec
 from urllib.parse import urlencode
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, QueryDict
 from django.shortcuts import redirect, render, resolve_url
 from django.template.loader import render_to_string
 from django.utils.html import format_html
 
 from apps.lib.errors import DomainError
+from apps.lib.problems import problem
 
 P = ParamSpec("P")
 
@@ -54,6 +55,23 @@ def page(view: Callable[Concatenate[Any, P], HttpResponse]) -> Callable[Concaten
             if is_htmx(request):
                 return _reload(error.status)  # what was polled is gone: the whole page says so
             return render(request, "error.html", {"error": error}, status=error.status)
+
+    return wrapped
+
+
+def data(
+    view: Callable[Concatenate[Any, P], HttpResponseBase],
+) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
+    """Wrap what pages fetch by themselves (points of a chart): as `page`, but whoever asks gets problem JSON."""
+
+    @wraps(view)
+    def wrapped(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+        if not request.user.is_authenticated:
+            return problem(401, "not_signed_in", "Sign in first; reload the page to be asked for it.")
+        try:
+            return view(request, *args, **kwargs)
+        except DomainError as error:
+            return problem(error.status, error.code, error.sentence)
 
     return wrapped
 

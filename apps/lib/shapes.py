@@ -73,6 +73,12 @@ STATES: dict[str, tuple[str, str, str]] = {
     "reserved": ("circle", "mut", "Reserved"),
     "published": ("check", "ok", "Published"),
     "abandoned": ("dash", "mut", "Abandoned"),
+    # GPUs
+    "ok": ("check", "ok", "Healthy"),
+    "throttled": ("half", "warn", "Throttled"),
+    "hot": ("bang", "bad", "Hot"),
+    "xid": ("cross", "bad", "Xid error"),
+    "lost": ("stop", "bad", "Lost"),
     # holds
     "held": ("lock", "bad", "Held"),
     "lifted": ("check", "mut", "Lifted"),

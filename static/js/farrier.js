@@ -1,4 +1,4 @@
-// Farrier's console: keyboard, theme, relative times, charts. Every page works without it.
+// Farrier's console: keyboard, theme, relative times. Every page works without it; charts are in charts.js.
 "use strict";
 
 // ---- times: «3 min ago», the exact UTC stays in the title ---------------------------------------------------------
@@ -141,83 +141,13 @@ document.addEventListener("change", (event) => {
   if (event.target.matches("select") && event.target.form?.matches("[data-filter]")) event.target.form.requestSubmit();
 });
 
-// ---- charts: the data table beside each is the data ----------------------------------------------------------------
-
-const plots = new Map();
-
-function token(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-}
-
-function readTable(table) {
-  const names = [...table.tHead.rows[0].cells].slice(1).map((cell) => cell.textContent.trim());
-  const columns = [[], ...names.map(() => [])];
-  for (const row of table.tBodies[0].rows) {
-    [...row.cells].forEach((cell, at) => {
-      columns[at].push(cell.dataset.v === "" ? null : Number(cell.dataset.v));
-    });
-  }
-  return { names, columns };
-}
-
-function drawPlot(holder) {
-  const table = document.getElementById(holder.dataset.plot);
-  if (!table || !table.tBodies[0].rows.length) return;
-  const { names, columns } = readTable(table);
-  const shape = `${names} ${holder.clientWidth} ${getComputedStyle(document.documentElement).colorScheme}`;
-  const known = plots.get(holder);
-  if (known && known.shape === shape) {
-    known.plot.setData(columns);
-    return;
-  }
-  known?.plot.destroy();
-  const colours = [token("--info"), token("--acc"), token("--ok"), token("--warn"), token("--bad")];
-  const dashes = [[], [6, 3], [2, 2], [8, 3, 2, 3], [1, 3]];
-  const font = "11px Inter, sans-serif";
-  const axis = { font, stroke: token("--mut"), grid: { stroke: token("--line"), width: 1 }, ticks: { show: false } };
-  const options = {
-    width: holder.clientWidth,
-    height: 180,
-    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC"),
-    cursor: { sync: { key: "page" } },
-    scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-    axes: [{ ...axis, size: 26, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 46 }],
-    series: [
-      { label: "UTC", value: (_, seconds) => (seconds == null ? "–" : clock(seconds)) },
-      ...names.map((label, at) => ({
-        label,
-        stroke: colours[at % 5],
-        dash: dashes[at % 5],
-        width: 1.6,
-        value: (_, value) => (value == null ? "–" : value.toFixed(1)),
-      })),
-    ],
-  };
-  plots.set(holder, { shape, plot: new uPlot(options, columns, holder) });
-}
-
-function clock(seconds) {
-  return new Date(seconds * 1000).toISOString().slice(11, 16);
-}
-
-function drawPlots() {
-  for (const holder of plots.keys()) if (!holder.isConnected) plots.delete(holder);
-  if (typeof uPlot === "undefined") return;
-  document.querySelectorAll("[data-plot]").forEach(drawPlot);
-}
-
-document.addEventListener("farrier:theme", drawPlots);
-addEventListener("resize", () => requestAnimationFrame(drawPlots));
+// ---- begin -----------------------------------------------------------------------------------------------------------
 
 function ready() {
   document.documentElement.dataset.js = "";
   tellTimes();
-  drawPlots();
 }
 
-document.addEventListener("htmx:after:swap", () => {
-  tellTimes();
-  drawPlots();
-});
+document.addEventListener("htmx:after:swap", tellTimes);
 if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", ready);
 else ready();

@@ -26,7 +26,7 @@ from apps.access.actors import SYSTEM, Actor
 from apps.access.models import Role, Team, User
 from apps.fleet import reports
 from apps.fleet import services as fleet
-from apps.fleet.models import Gpu, Node, Pool
+from apps.fleet.models import Gpu, GpuHealth, Node, Pool
 from apps.models import services as registry
 from apps.models.models import Artifact, ModelVersion, RegisteredModel
 from apps.rollouts import services as rollouts
@@ -34,10 +34,12 @@ from apps.rollouts.models import Rollout, Strategy
 from protocol.messages import ConditionReport, PollRequest, Refusal
 from tests.artifacts import Keys, pack, signed_manifest
 from tests.fleet import builders
+from tests.observability import gpu_history
 from tests.rollouts.lab import Behaviour, Lab, SimNode
 
 PASSWORD = "correct horse battery staple"
 PEOPLE = {"requester": Role.OPERATOR, "lead": Role.APPROVER, "oncall": Role.VIEWER, "admin": Role.ADMIN}
+GPU_HEALTH = {3: GpuHealth.THROTTLED, 5: GpuHealth.HOT}  # of gpu-a01; the others are well
 STORY = timedelta(minutes=40)  # how long ago the history begins
 SENTENCES = (
     "Redistributions in binary form must reproduce the above copyright notice",
@@ -215,8 +217,9 @@ class _Builder:
             uuid = f"GPU-00000000-0000-0000-0000-00000000000{index}"
             Gpu.objects.create(
                 uuid=uuid, node=gpus, index=index, name="NVIDIA A100-SXM4-80GB", memory_bytes=85_899_345_920,
-                simulated=True,
+                simulated=True, health=GPU_HEALTH.get(index, GpuHealth.OK),
             )  # fmt: skip
+        gpu_history.fill(gpus.gpus.all(), datetime.now(UTC), hours=7)
         fleet.cordon_node(gpus, actor=self.requester, reason="Fan 2 is being replaced.", now=self.lab.now)
         by_hand = fleet.create_pool(team=self.team, slug="edge", actor=SYSTEM, auto_accept=False, now=self.lab.now)
         self._enrol(builders.Host("edge-7", zone="zone-b"), by_hand)

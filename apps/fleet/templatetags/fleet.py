@@ -9,7 +9,7 @@ from django.urls import reverse
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
-from apps.fleet.page_selectors import Cell, Zone
+from apps.fleet.grid import HEALTH, Cell, Zone
 
 register = template.Library()
 FEW = 64  # up to so many cells have room for their nodes' names
@@ -24,7 +24,7 @@ def cells(zone: Zone) -> SafeString:
     base = reverse("node", args=("NODE",))
     if len(zone.cells) > FEW:
         field = "".join(_cell(cell, base) for cell in zone.cells)
-        return mark_safe(f'<div class="cells">{field}</div>')  # noqa: S308 escaped in _cell
+        return mark_safe(f'<div class="cells dense">{field}</div>')  # noqa: S308 escaped in _cell
     hosts = []
     for node, group in groupby(zone.cells, key=lambda cell: cell.node):
         name = escape(node)
@@ -34,8 +34,10 @@ def cells(zone: Zone) -> SafeString:
 
 
 def _cell(cell: Cell, base: str) -> str:
+    letter, kind, word = HEALTH[cell.health]
     name = escape(cell.node)
     gpu = "" if cell.gpu is None else f" GPU {cell.gpu}"
-    said = f"{name}{gpu}: {cell.word}{', simulated' if cell.simulated else ''}"
-    link = base.replace("NODE", name)
-    return f'<a href="{link}" class="{cell.kind}" title="{said}" aria-label="{said}">{cell.letter}</a>'
+    said = f"{name}{gpu}: {word}{', simulated' if cell.simulated else ''}"
+    look = f' class="{kind}"' if kind else ""
+    # the title is the link's name too, where no letter says it: ten thousand cells have no room for it twice
+    return f'<a href="{base.replace("NODE", name)}"{look} title="{said}">{letter}</a>'

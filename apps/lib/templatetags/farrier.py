@@ -9,7 +9,7 @@ from typing import Any
 from django import template
 from django.http import HttpRequest
 from django.template import Context
-from django.urls import resolve, reverse
+from django.urls import Resolver404, resolve, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
@@ -246,8 +246,21 @@ def fragment(context: Context, name: str, *args: Any) -> SafeString:
 
     The view runs with this page's request, so its own access rules hold; an answer other than 200 shows nothing.
     """
+    return _inlined(context, reverse(name, args=args))
+
+
+@register.simple_tag(takes_context=True)
+def fragment_if_any(context: Context, folder: str, name: str) -> SafeString:
+    """As `fragment`, by address: a matter that this installation has no page for shows nothing."""
+    try:
+        return _inlined(context, f"{folder}{name}")
+    except Resolver404:
+        return SafeString("")
+
+
+def _inlined(context: Context, address: str) -> SafeString:
     request: HttpRequest = context["request"]
-    match = resolve(reverse(name, args=args))
+    match = resolve(address)
     response = match.func(request, *match.args, **match.kwargs)
     if response.status_code != 200:
         return SafeString("")
