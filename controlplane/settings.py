@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
+from typing import Literal
 from urllib.parse import unquote, urlparse
 
 from csp.constants import NONCE
@@ -30,6 +31,8 @@ class Env(BaseSettings):
     audit_key: Path | None = Field(None, alias="FARRIER_AUDIT_KEY")
     nodes: int = Field(3, alias="FARRIER_NODES", ge=0, le=9)  # node agents that `make up` starts
     gateway_port_base: int = Field(8710, alias="FARRIER_GATEWAY_PORT_BASE", ge=1, le=65_000)  # + number of the node
+    # whose GPUs `make up`'s agents sample; auto: the driver's, and simulated ones where there is none
+    hardware: Literal["auto", "nvml", "simulated", "none"] = Field("auto", alias="FARRIER_HARDWARE")
     poll_interval_s: float = Field(30.0, alias="FARRIER_POLL_INTERVAL_S", gt=0)
     tick_s: float = Field(5.0, alias="FARRIER_TICK_S", gt=0)
     db_pool_max: int = Field(10, alias="FARRIER_DB_POOL_MAX", ge=2)

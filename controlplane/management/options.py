@@ -24,6 +24,7 @@ def options_from_settings() -> Options:
         port=origin.port or 8700,
         gateway_port_base=env.gateway_port_base,
         nodes=env.nodes,
+        hardware=env.hardware,
     )
 
 

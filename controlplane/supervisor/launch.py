@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
+from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class Options:
     port: int = 8700
     gateway_port_base: int = 8710
     nodes: int = 3
+    hardware: str = "auto"
 
 
 def up(options: Options, terminal: Terminal) -> None:
@@ -115,8 +117,23 @@ def assemble(options: Options, layout: Layout, secrets: Secrets) -> tuple[Infras
     }
     worker = {**signers, **web, **({"FARRIER_OWNER_DATABASE_URL": owner_url} if owner_url else {})}
     environments = Environments(plain, web, worker)
-    site = Site(layout, environments, options.host, options.port, options.gateway_port_base, options.nodes)
+    site = Site(
+        layout,
+        environments,
+        options.host,
+        options.port,
+        options.gateway_port_base,
+        options.nodes,
+        _hardware(options.hardware),
+    )
     return Infrastructure(cluster, specs, database_url), site
+
+
+def _hardware(wanted: str) -> str:
+    """Decide `auto`: a machine without NVIDIA's driver gets simulated GPUs, which say so wherever they are shown."""
+    if wanted != "auto":
+        return wanted
+    return "nvml" if find_library("nvidia-ml") else "simulated"
 
 
 def _inherited(options: Options, layout: Layout) -> dict[str, str]:

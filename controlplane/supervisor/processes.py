@@ -9,6 +9,7 @@ from controlplane.supervisor.edge import find_caddy, http_problem, write_configu
 from controlplane.supervisor.layout import Layout
 from controlplane.supervisor.spec import Probe, ProcessSpec, Restart
 
+SIMULATED = "simulated"
 ZONES = ("zone-a", "zone-b", "zone-c")
 # The database and the broker are wave 0.
 WAVE_PLATFORM, WAVE_ENTRY, WAVE_FLEET, WAVE_STORY = 1, 2, 3, 4
@@ -33,11 +34,17 @@ class Site:
     port: int
     gateway_port_base: int
     nodes: int
+    hardware: str = "none"  # what agents sample: nvml, simulated, none
 
     @property
     def origin(self) -> str:
         """Where people and agents reach it."""
         return f"http://{self.host}:{self.port}"
+
+    @property
+    def scenario(self) -> Path:
+        """Scripted faults of simulated GPUs."""
+        return self.layout.root / "demo" / "scenario.json"
 
     def node_name(self, number: int) -> str:
         """Name of the n-th node, from 1."""
@@ -153,7 +160,8 @@ def _agent(site: Site, number: int) -> ProcessSpec:
     command = python(
         "-m", "node.agent", "--home", str(home), "--server", site.origin,
         "--name", site.node_name(number), "--zone", ZONES[(number - 1) % len(ZONES)],
-        "--gateway-port", str(port), "--join-token-file", str(home / "join-token"),
+        "--gateway-port", str(port), "--join-token-file", str(home / "join-token"), "--hardware", site.hardware,
+        *(("--scenario", str(site.scenario)) if site.hardware == SIMULATED else ()),
     )  # fmt: skip
     return ProcessSpec(
         name=f"agent-{number}",
@@ -179,10 +187,20 @@ def agent_status(home: Path) -> tuple[str, ...]:
 
 
 def story(site: Site) -> list[ProcessSpec]:
-    """Pushes two models, drives traffic and starts the rollouts, up to the approval."""
+    """Gives simulated GPUs a past, pushes two models, drives traffic and starts the rollouts, up to the approval."""
     if not (site.layout.root / "demo" / "story.py").exists():
         return []
+    history = ProcessSpec(
+        name="history",
+        command=python("-m", "demo.history"),
+        wave=WAVE_STORY,
+        env=site.environments.worker,
+        cwd=site.layout.root,
+        ready=Probe(settle_s=1.0),
+        restart=Restart.NEVER,
+    )
     return [
+        *([history] if site.hardware == SIMULATED else []),
         ProcessSpec(
             name="story",
             command=python("-m", "demo.story", "--home", str(site.layout.home), "--server", site.origin),
@@ -191,5 +209,5 @@ def story(site: Site) -> list[ProcessSpec]:
             cwd=site.layout.root,
             ready=Probe(settle_s=1.0),
             restart=Restart.NEVER,
-        )
+        ),
     ]
