@@ -27,7 +27,8 @@ from apps.rollouts.models import Phase
 THEMES = ("light", "dark")
 HAPPENED = 12  # events that the start page shows
 NAV = (("Home", "home", "h"), ("Models", "models", "m"), ("Rollouts", "rollouts", "r"), ("Fleet", "fleet", "f"),
-       ("Alerts", "alerts", "l"), ("Explore", "explore", "e"), ("Holds", "holds", "o"), ("Audit", "audit", "u"))  # fmt: skip
+       ("Alerts", "alerts", "l"), ("Explore", "explore", "e"), ("Holds", "holds", "o"),
+       ("Audit", "audit", "u"))  # fmt: skip
 
 
 def shell(request: HttpRequest) -> dict[str, Any]:

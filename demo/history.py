@@ -7,7 +7,6 @@ simulated like it, and written once: a GPU that has a past keeps it.
 from __future__ import annotations
 
 # ruff: noqa: E402 the models can be imported once Django is set up, not before
-
 import os
 import sys
 import time
@@ -21,10 +20,10 @@ import numpy as np
 django.setup()
 
 from django.conf import settings
-from node.agent.hardware.simulated import model
 
 from apps.fleet.models import Gpu
 from apps.observability import samples
+from node.agent.hardware.simulated import model
 
 PAST = timedelta(days=7)
 MINUTE = timedelta(minutes=1)

@@ -167,7 +167,8 @@ def _rows(user: User, now: datetime, cells: str, asked: str) -> list[tuple[Any, 
                 "sick_health": [str(health) for health in Condition.SICK.values()],
             },
         )
-        return cursor.fetchall()
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
 
 
 @cache
