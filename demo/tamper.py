@@ -83,7 +83,9 @@ class Attacker:
 
     def swap(self, node: str, wanted: str, other: str) -> None:
         """A node finds another artifact's bytes under the name of the one it wants."""
-        self.cached(node, wanted).write_bytes(self.stored(other).read_bytes())
+        path = self.cached(node, wanted)
+        path.unlink()  # it is read-only; its folder is not
+        path.write_bytes(self.stored(other).read_bytes())
 
     def kill_engine(self, node: str, digest: str) -> None:
         """Kill the engine that serves an artifact on a node, so that the node must open its file again."""
