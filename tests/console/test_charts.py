@@ -15,10 +15,12 @@ from apps.access.models import User
 from apps.audit.models import Event
 from apps.fleet import services as fleet
 from apps.fleet.models import Gpu, GpuHealth, Node
-from apps.observability import samples
+from apps.observability import samples, services
 from tests.fleet import builders
+from tests.fleet.agents import Agent
 from tests.fleet.builders import World
 from tests.observability import gpu_history
+from tests.observability.batches import batch, gpu_block
 
 SignIn = Callable[[User], Client]
 
@@ -248,7 +250,10 @@ def test_a_nodes_page_shows_its_gpus(node: Node, viewer: User, signed_in: SignIn
     assert "No data" in text  # of GPU 0 nothing is known but its samples
 
 
-def test_newest_figures_are_polled(node: Node, viewer: User, signed_in: SignIn) -> None:
+def test_newest_figures_are_polled(node: Node, viewer: User, signed_in: SignIn, now: datetime) -> None:
+    agent = Agent(host=None, node=node.pk)  # type: ignore[arg-type]  # speaks to nobody here
+    measured = gpu_block(["GPU-0"], [now.timestamp() - 5], memory_used_bytes=[21.4e9])
+    services.store_batch(node, batch(agent, 1, gpu=[measured]), now=now)
     client = signed_in(viewer)
     headers = {"HX-Request": "true", "HX-Target": "div#gpus"}
     first = client.get("/fragments/node-gpus/node-1", headers=headers)

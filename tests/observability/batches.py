@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -78,7 +79,7 @@ def give_gpus(agent: Agent, count: int = 2) -> dict[str, int]:
         }
         for index in range(count)
     ]
-    store_gpus(node, {"gpus": listed})
+    store_gpus(node, {"gpus": listed}, now=datetime.now(UTC))
     return dict(node.gpus.order_by("index").values_list("uuid", "number"))
 
 

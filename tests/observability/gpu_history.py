@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from apps.fleet.models import Gpu
-from apps.observability import samples
+from apps.observability import rollups, samples
 
 
 def fill(gpus: Iterable[Gpu], until: datetime, hours: float = 6.0) -> np.ndarray:
@@ -26,4 +26,5 @@ def fill(gpus: Iterable[Gpu], until: datetime, hours: float = 6.0) -> np.ndarray
             "memory_used_bytes": np.full(len(minutes), 21.4e9),
         }
         samples.copy_history(gpu.number, columns, minutes.astype("datetime64[s]"), gpu.simulated)
+    rollups.refresh(until + timedelta(minutes=2))
     return minutes

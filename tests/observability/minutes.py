@@ -25,7 +25,7 @@ def add_gpus(node: Node, count: int) -> list[int]:
         {"uuid": f"GPU-{node.name}-{index}", "index": index, "name": "H100", "memory_bytes": 1 << 36, "simulated": True}
         for index in range(count)
     ]
-    hardware.store_gpus(node, {"gpus": listed})
+    hardware.store_gpus(node, {"gpus": listed}, now=datetime.now(UTC))
     return list(Gpu.objects.filter(node=node).order_by("index").values_list("number", flat=True))
 
 

@@ -43,7 +43,7 @@ class Agent:
     node, boot_id = node.pk, uuid4()
 
 rows = [inference("new"), inference("old", ago_s=47 * 3600.0), comparison()]
-store_gpus(node, {"gpus": [{"uuid": "GPU-1", "index": 0, "name": "H100", "memory_bytes": 1}]})
+store_gpus(node, {"gpus": [{"uuid": "GPU-1", "index": 0, "name": "H100", "memory_bytes": 1}]}, now=now)
 (gpu,) = node.gpus.values_list("number", flat=True)
 measured = gpu_block(["GPU-1"], [now.timestamp() - 120, now.timestamp() - 46 * 3600], power_w=[300, 100])
 stored = services.store_batch(node, batch(Agent, 1, *rows, gpu=[measured]), now=now)
