@@ -129,6 +129,9 @@ BEGIN
         'ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
         series, part, first AT TIME ZONE 'UTC', (first + ('1 ' || span)::interval) AT TIME ZONE 'UTC'
     );
+EXCEPTION WHEN duplicate_table THEN
+    -- whoever held the lock before us made it: an advisory lock doesn't renew what to_regclass remembers
+    RETURN;
 END
 $$
 """
