@@ -18,7 +18,7 @@ from controlplane.supervisor.layout import Layout, layout_for
 from controlplane.supervisor.logs import Terminal
 from controlplane.supervisor.manager import Supervisor
 from controlplane.supervisor.postgres import APP, OWNER, Cluster, cluster_folder, database_problem, find_runner
-from controlplane.supervisor.processes import Environments, Site, fleet, platform, prepare_step, story
+from controlplane.supervisor.processes import SIMULATED, Environments, Site, fleet, platform, prepare_step, story
 from controlplane.supervisor.redis import Broker
 from controlplane.supervisor.spec import ProcessSpec
 from controlplane.supervisor.statefile import Lock, ProcessRow, StateFile
@@ -94,7 +94,8 @@ class Infrastructure:
 
 def assemble(options: Options, layout: Layout, secrets: Secrets) -> tuple[Infrastructure, Site]:
     """Decide what is embedded, on which ports, and what each process may know."""
-    plain = _inherited(options, layout)
+    hardware = _hardware(options.hardware)
+    plain = _inherited(options, layout, hardware)
     specs: list[ProcessSpec] = []
     cluster = None
     database_url, owner_url, redis_url = options.database_url, options.owner_database_url, options.redis_url
@@ -124,7 +125,7 @@ def assemble(options: Options, layout: Layout, secrets: Secrets) -> tuple[Infras
         options.port,
         options.gateway_port_base,
         options.nodes,
-        _hardware(options.hardware),
+        hardware,
     )
     return Infrastructure(cluster, specs, database_url), site
 
@@ -136,9 +137,12 @@ def _hardware(wanted: str) -> str:
     return "nvml" if find_library("nvidia-ml") else "simulated"
 
 
-def _inherited(options: Options, layout: Layout) -> dict[str, str]:
+def _inherited(options: Options, layout: Layout, hardware: str) -> dict[str, str]:
     ours = ("DATABASE_URL", "REDIS_URL", "FARRIER_OWNER_DATABASE_URL", "FARRIER_SECRET_KEY")
     env = {name: value for name, value in os.environ.items() if name not in ours}
+    if hardware == SIMULATED:
+        # a demonstration's fault lasts minutes: its alert may not wait for five of them; the alerts' page says how long
+        env = {"FARRIER_ALERT_FOR_S": "60"} | env
     return env | {
         "FARRIER_HOME": str(layout.home),
         "FARRIER_ORIGIN": f"http://{options.host}:{options.port}",
