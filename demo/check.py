@@ -28,6 +28,7 @@ from demo.tamper import Attacker, Order
 
 START_TIMEOUT_S = 600.0
 CHAPTER_TIMEOUT_S = 900.0
+ALERT_TIMEOUT_S = 600.0
 MEMORY_LIMIT_BYTES = 6 << 30
 HEX_64 = 64
 
@@ -51,6 +52,7 @@ class Replay(Installation):
         self.secrets = json.loads((HOME / "secrets.json").read_text(encoding="utf-8"))
         self.api = Client(self.origin, self.secrets["ci_token"])
         self.lead = Browser(self.origin, "lead", self.secrets["users"]["lead"])
+        self.oncall = Browser(self.origin, "oncall", self.secrets["users"]["oncall"])
         self.requester = Browser(self.origin, "requester", self.secrets["users"]["requester"])
         return f"{self.origin} answers, lead and requester are signed in"
 
@@ -106,6 +108,58 @@ class Replay(Installation):
         bad = httpx2.post(f"{self._gateway(1)}/v2/models/{MINILM}/infer", json={"inputs": []}, timeout=30.0)
         check(bad.status_code == 400 and bad.json()["code"], f"nonsense was answered with {bad.status_code}")
         return f"v{content['model_version']} answered, lineage {lineage[:12]}…"
+
+    def watch(self) -> str:
+        """9: a host's cooling fails: one alert with its peers as the reason; on-call sees and acknowledges it."""
+        gpus = [gpu for number in (1, 2, 3) for gpu in self.api.get(f"nodes/node-{number}")["gpus"]]
+        check(len(gpus) == 24 and all(gpu["simulated"] for gpu in gpus), f"not 24 GPUs that say simulated: {gpus}")
+        alert = until("The alert of node-2's temperature", ALERT_TIMEOUT_S, lambda: self._alert("firing"))
+        check("8 of 8 GPUs" in alert["summary"] and "cooling" in alert["summary"], f"no peers in: {alert['summary']}")
+        check(len(alert["members"]) == 8 and alert["simulated"], f"not eight simulated GPUs: {alert}")
+        inbox = self.oncall.read("/alerts/")
+        first = next((row for row in self.api.get("alerts")["results"] if row["summary"] in inbox), None)
+        check(first is not None and first["id"] == alert["id"], "it is not the first of the inbox")
+        page = f"/alerts/{alert['id']}/"
+        text = self.oncall.read(page)
+        for words in (alert["summary"], "expected", "simulated", "airflow", "leaves the node out of its evidence"):
+            check(words in text, f"the alert's page does not say «{words}»")
+        self._band(alert["members"][0]["gpu"])
+        self._left_out()
+        self.oncall.submit(page, "acknowledge", note="Somebody is on the way to the fans")
+        check(self._alert("firing")["acknowledged_by"] == "oncall", "the acknowledgement does not name on-call")
+        return str(alert["summary"])
+
+    def _alert(self, state: str) -> dict[str, Any]:
+        """Return the one alert of node-2's temperature in a state, or nothing; more than one is a failure."""
+        rows: list[dict[str, Any]] = self.api.get("alerts", state=state, rule="gpu-temperature")["results"]
+        check(len(rows) < 2, f"not one alert but {len(rows)}: {[row['summary'] for row in rows]}")
+        check(all(row["entity_name"] == "node-2" for row in rows), f"another node's temperature is {state}: {rows}")
+        return rows[0] if rows else {}
+
+    def _band(self, gpu: str) -> None:
+        """The chart's data: what was seen lies above what was expected."""
+        query = f"/series.json?metric=temperature_c&gpu={gpu}&range=1h&band=1"
+        told = json.loads(self.oncall.html(query))
+        check(told["series"][0]["simulated"] and told["band"] is not None, "no band, or it does not say simulated")
+        seen = [value for value in told["series"][0]["mean"] if value is not None]
+        high = [value for value in told["band"]["high"] if value is not None]
+        check(bool(high) and max(seen) > max(high), f"seen {max(seen)} °C does not lie above the expected band")
+
+    def _left_out(self) -> None:
+        row = self._newest(MINILM, 2)
+        check(row is not None, f"{MINILM} v2 is not rolled out yet")
+        page = self.lead.read(f"/rollouts/{row['id'] if row else ''}/")
+        check(
+            "left out: GPU" in page or "left out: It reports Gpu" in page, "the evidence page does not leave node-2 out"
+        )
+
+    def recover(self) -> str:
+        """9 again: cooling returns, the alert resolves by itself, the GPUs are well."""
+        until("The alert's end", ALERT_TIMEOUT_S, lambda: not self._alert("firing"))
+        alert = self._alert("resolved")
+        check(bool(alert) and bool(alert["resolved_at"]), "the alert is neither firing nor resolved")
+        until("eight GPUs well", 120, lambda: {g["health"] for g in self.api.get("nodes/node-2")["gpus"]} == {"ok"})
+        return f"resolved after {alert['firing_at']} … {alert['resolved_at']}"
 
     def roll_out(self) -> str:
         """6: shadow, canary, analysis, a pause; not the requester, then the lead; full; champion moves."""
@@ -311,10 +365,12 @@ def main() -> int:
         ("4 Deliver", replay.deliver),
         ("5 Serve", replay.serve),
         ("2 Register", replay.register),
+        ("9 Watch", replay.watch),
         ("6 Roll out", replay.roll_out),
         ("7 Roll back", replay.roll_back),
         ("8 CI", replay.ci),
         ("4 Refuse", replay.refuse),
+        ("9 Recover", replay.recover),
         ("1 Memory", replay.memory),
     )
     began = time.monotonic()

@@ -47,6 +47,7 @@ class Installation:
 
     api: Client
     lead: Browser
+    oncall: Browser
     requester: Browser
     secrets: dict[str, Any]
 

@@ -39,7 +39,7 @@ class RefusalOut(serializers.ModelSerializer[Refusal]):
 class GpuOut(serializers.ModelSerializer[Gpu]):
     class Meta:
         model = Gpu
-        fields = ["uuid", "index", "name", "memory_bytes", "simulated"]
+        fields = ["uuid", "index", "name", "memory_bytes", "simulated", "health", "health_reason", "health_since"]
 
 
 class DeploymentOut(serializers.Serializer[Any]):
