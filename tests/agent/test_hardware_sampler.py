@@ -189,6 +189,21 @@ def test_an_xid_is_told_even_if_the_gpu_has_nothing_else_to_say(rig: Rig) -> Non
     assert (rows["xid"] > 0).sum() == 2
 
 
+def test_a_gpu_that_was_lost_at_the_start_tells_its_xids_once_it_is_back(rig: Rig) -> None:
+    rig.script({"fault": "lost", "gpus": [1], "at_s": 0, "until_s": 15})
+    sampler = sampler_of(rig)
+    for _ in range(25):
+        sampler.round()
+        rig.clock.pass_s(1.0)
+    rig.script({"fault": "xid", "xid": 31, "gpus": [1], "at_s": 25})
+    for _ in range(3):
+        rig.clock.pass_s(1.0)
+        sampler.round()
+    sampler.writer.publish()
+    rows = written(rig)
+    assert [(row["key"], row["xid"]) for row in rows[rows["xid"] > 0]] == [(1, 31)]
+
+
 def test_a_slow_gpu_is_read_rarely(rig: Rig, monkeypatch: Any) -> None:
     plain = pynvml.nvmlDeviceGetPowerUsage
 

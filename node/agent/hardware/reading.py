@@ -21,7 +21,7 @@ ASK_AGAIN_S = 300.0  # what a driver lacks may be there after somebody changed a
 COLUMN = {metric.name: position for position, metric in enumerate(GPU)}
 NOTHING = [math.nan] * len(GPU)
 
-_GONE = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
+GONE = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
 _LACKING = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -101,7 +101,7 @@ def _all_fields(handle: Any) -> Found:
 def _fields(handle: Any, wanted: dict[int, str]) -> Found:
     found: Found = {}
     for value in pynvml.nvmlDeviceGetFieldValues(handle, list(wanted)):
-        if value.nvmlReturn in _GONE:
+        if value.nvmlReturn in GONE:
             raise pynvml.NVMLError(value.nvmlReturn)
         if value.nvmlReturn == pynvml.NVML_SUCCESS and value.valueType in _VALUE:
             name = wanted[value.fieldId]
@@ -174,7 +174,7 @@ class Reader:
             try:
                 found.update(each(self.device.handle))
             except pynvml.NVMLError as failed:
-                if failed.value in _GONE:
+                if failed.value in GONE:
                     raise GpuGone(str(failed)) from None
                 if failed.value not in _LACKING:
                     return  # this time only
