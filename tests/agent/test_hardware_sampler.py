@@ -316,6 +316,30 @@ def test_conditions_and_facts_of_a_simulated_host(rig: Rig) -> None:
     }  # fmt: skip
 
 
+def test_a_drill_is_called_one(rig: Rig) -> None:
+    hardware = hardware_of(rig)
+    rig.script({"fault": "fan_off", "at_s": 5, "until_s": 8}, {"fault": "ecc", "gpus": [1, 2], "at_s": 5})
+
+    def said() -> tuple[str, str]:
+        hardware.tick(next(ticks), [])
+        (condition,) = (c for c in hardware.conditions() if c.type == "HardwareSimulated")
+        return condition.reason, condition.message
+
+    host = hardware.devices.simulated
+    assert host is not None
+    host.now, host.started_s = rig.clock, rig.clock()
+    ticks = iter(time.monotonic() + 2.0 * number for number in range(1, 9))
+    assert said()[0] == "simulated"
+    rig.clock.pass_s(6)
+    assert said()[0] == "drill"
+    assert said()[1].endswith("Scripted just now: fan_off of all GPUs, ecc of GPU 1, 2.")
+    rig.clock.pass_s(3)
+    assert said()[1].endswith("Scripted just now: ecc of GPU 1, 2.")
+    (rig.folder / "scenario.json").write_text("{")
+    rig.clock.pass_s(3)
+    assert "is not followed" in said()[1]
+
+
 def test_a_host_without_a_driver_has_no_gpus_unless_somebody_says_so(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     home.prepare()

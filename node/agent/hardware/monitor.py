@@ -118,7 +118,9 @@ class Hardware:
         silent_s = 0.0 if everything_gone else now_s - max(last_s, self._started_s)
         found = [sampled(self.devices.error, self.devices.unreadable, silent_s)]
         if self.devices.gpus:
-            found += reports(self._memories, is_simulated=self.devices.simulated is not None)
+            simulated = self.devices.simulated
+            script = simulated.script() if simulated is not None else ""
+            found += reports(self._memories, is_simulated=simulated is not None, script=script)
         return found
 
     def _start_sampler(self, readers: list[Reader], events: XidEvents | None) -> None:

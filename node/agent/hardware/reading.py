@@ -130,10 +130,18 @@ def _link_width(handle: Any) -> Found:
     return {"pcie_link_width": pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle)}
 
 
+def _old_memory(handle: Any) -> Found:
+    return {"memory_used_bytes": pynvml.nvmlDeviceGetMemoryInfo(handle).used}
+
+
 Call = Callable[[Any], Found]
 _FAST: tuple[Call, ...] = (_temperature, _power, _sm_clock, _memory_clock, _throttle, _fast_fields)
 _SLOW: tuple[Call, ...] = (_utilization, _memory, _fan, _link_generation, _link_width)
-_BEFORE: dict[Call, Call] = {_temperature: _old_temperature, _throttle: _old_throttle}  # what older drivers have
+_BEFORE: dict[Call, Call] = {
+    _temperature: _old_temperature,
+    _throttle: _old_throttle,
+    _memory: _old_memory,
+}  # what older drivers have
 
 
 class Reader:

@@ -66,7 +66,7 @@ def history(
     One array for each metric of protocol.metrics.GPU; times are datetimes or Unix seconds.
     """
     count = max(0, math.ceil((_unix_s(end) - _unix_s(start)) / step_s))
-    times = _unix_s(start) + step_s * np.arange(count)
+    times: Floats = _unix_s(start) + step_s * np.arange(count, dtype=np.float64)
     host = Host(node_name, seed)
     load = base_load(host, [gpu_index], times)
     values = readings(load, base_temperature(host, [gpu_index], times, load))
