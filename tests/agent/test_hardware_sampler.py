@@ -81,26 +81,54 @@ def test_every_metric_is_read_in_its_unit(rig: Rig) -> None:
 
 def test_what_the_driver_refreshes_slowly_is_not_asked_for_at_every_look(rig: Rig, monkeypatch: Any) -> None:
     asked: list[str] = []
-    for name in ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage"):
+    for name in ("nvmlDeviceGetSamples", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"):
         plain: Callable[..., Any] = getattr(pynvml, name)
-        monkeypatch.setattr(pynvml, name, lambda handle, plain=plain, name=name: asked.append(name) or plain(handle))
+        monkeypatch.setattr(pynvml, name, lambda *given, plain=plain, name=name: asked.append(name) or plain(*given))
     reader = Reader(rig.gpus[0])
     rows = []
     for _ in range(20):
         rows.append(reader.read(rig.clock()))
         rig.clock.pass_s(0.1)
     assert asked.count("nvmlDeviceGetPowerUsage") == 20
-    assert 2 <= asked.count("nvmlDeviceGetUtilizationRates") <= 3
+    assert 4 <= asked.count("nvmlDeviceGetSamples") <= 6  # two kinds
+    assert "nvmlDeviceGetUtilizationRates" not in asked
     assert not any(math.isnan(value(row, "utilization_ratio")) for row in rows)
 
 
+def test_utilisation_is_the_mean_of_what_the_driver_saw_since(rig: Rig) -> None:
+    kept: list[tuple[int, int]] = [(number, 10) for number in range(0, 30_000_000, 500_000)]
+
+    def samples(_handle: Any, _kind: Any, after: Any, value_type: Any, count: Any, found: Any) -> int:
+        fresh = [sample for sample in kept if sample[0] > after.value]
+        for place, (at_us, percent) in enumerate(fresh if found is not None else ()):
+            found[place].timeStamp, found[place].sampleValue.uiVal = at_us, percent
+        count._obj.value, value_type._obj.value = len(fresh), pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+        return int(pynvml.NVML_SUCCESS if fresh else pynvml.NVML_ERROR_NOT_FOUND)
+
+    pynvml.nvmlLib.nvmlDeviceGetSamples = samples
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    reader = Reader(rig.gpus[0])
+
+    def utilization() -> float:
+        rig.clock.pass_s(1.0)
+        return value(reader.read(rig.clock()), "utilization_ratio")
+
+    kept[-2:] = [(29_000_000, 20), (29_500_000, 40)]
+    assert utilization() == pytest.approx(0.3)  # at first the last second only
+    kept += [(30_000_000, 0), (30_500_000, 100), (31_000_000, 80)]
+    assert utilization() == pytest.approx(0.6)
+    assert utilization() > 0.5  # nothing new: what the driver says of this moment
+
+
 def test_an_older_driver_is_asked_by_older_names(rig: Rig) -> None:
-    without("nvmlDeviceGetTemperatureV", "nvmlDeviceGetFanSpeed", "nvmlDeviceGetCurrentClocksEventReasons")
+    newer = ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetSamples"]
+    without(*newer, "nvmlDeviceGetFanSpeed")
     row = Reader(rig.gpus[0]).read(rig.clock())
     # neither name is there, and nothing else suffers
     assert math.isnan(value(row, "temperature_c"))
     assert math.isnan(value(row, "fan_ratio"))
     assert value(row, "power_w") > 0
+    assert value(row, "utilization_ratio") > 0
     pynvml.nvmlLib.nvmlDeviceGetTemperature = lambda _h, _sensor, out: setattr(out._obj, "value", 61) or 0
     pynvml.nvmlLib.nvmlDeviceGetCurrentClocksThrottleReasons = lambda _h, out: setattr(out._obj, "value", 0x40) or 0
     pynvml._nvmlGetFunctionPointer_cache.clear()
@@ -377,9 +405,12 @@ def test_a_gpu_that_can_not_be_opened_leaves_the_others(rig: Rig, monkeypatch: A
 
     monkeypatch.setattr(pynvml.nvmlLib, "nvmlDeviceGetHandleByIndex_v2", opening, raising=False)
     pynvml._nvmlGetFunctionPointer_cache.clear()
-    found = find(rig.settings(hardware=HardwareMode.AUTO), rig.clock)
-    assert [gpu.index for gpu in found.gpus] == [0, 1, 3, 4, 5, 6, 7]
-    assert [index for index, _ in found.unreadable] == [2]
+    hardware = hardware_of(rig, hardware=HardwareMode.AUTO)
+    assert [gpu.index for gpu in hardware.devices.gpus] == [0, 1, 3, 4, 5, 6, 7]
+    hardware.tick(time.monotonic() + 2.0, [])
+    told = {condition.type: condition for condition in hardware.conditions()}
+    assert (told["GpusSampled"].status, told["GpusSampled"].reason) == ("false", "not_opened")
+    assert told["GpuLost"].message.startswith("GPU 2 (Unknown Error): ")
 
 
 def test_engines_are_sampled_from_what_they_say(rig: Rig) -> None:

@@ -117,10 +117,11 @@ class Hardware:
         everything_gone = all(seen.gone for seen in self._seen.values())
         silent_s = 0.0 if everything_gone else now_s - max(last_s, self._started_s)
         found = [sampled(self.devices.error, self.devices.unreadable, silent_s)]
-        if self.devices.gpus:
+        if self.devices.gpus or self.devices.unreadable:
+            closed = {index: Memory(gone=why) for index, why in self.devices.unreadable}
             simulated = self.devices.simulated
             script = simulated.script() if simulated is not None else ""
-            found += reports(self._memories, is_simulated=simulated is not None, script=script)
+            found += reports(self._memories | closed, is_simulated=simulated is not None, script=script)
         return found
 
     def _start_sampler(self, readers: list[Reader], events: XidEvents | None) -> None:
