@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 from apps.access.actors import actor_of
 from apps.access.idempotency import idempotent
 from apps.access.models import Scope
-from apps.fleet import selectors, services
+from apps.fleet import hardware, selectors, services
 from apps.fleet.models import JoinToken, Node, Pool
 from apps.fleet.serializers import (
     JoinTokenCreated,
@@ -25,6 +25,7 @@ from apps.fleet.serializers import (
     NodeOut,
     PoolApprovalIn,
     PoolOut,
+    ReasonIn,
     VerbIn,
 )
 
@@ -100,6 +101,21 @@ class NodeVerb(APIView):
             now=timezone.now(),
             expected_revision=fields["expected_revision"],
         )
+        return Response(NodeDetailOut(selectors.get_node(request.user, name)).data)
+
+
+class GpuRemoval(APIView):
+    """Forget a GPU that was taken out of its host; as long as its host lists it, that is a conflict."""
+
+    write_scope = Scope.FLEET_WRITE
+
+    @extend_schema(request=ReasonIn, responses=NodeDetailOut)
+    @idempotent
+    def post(self, request: Request, name: str, uuid: str) -> Response:
+        wanted = ReasonIn(data=request.data)
+        wanted.is_valid(raise_exception=True)
+        gpu = selectors.get_gpu(request.user, name, uuid)
+        hardware.remove_gpu(gpu, actor=actor_of(request), reason=wanted.validated_data["reason"], now=timezone.now())
         return Response(NodeDetailOut(selectors.get_node(request.user, name)).data)
 
 

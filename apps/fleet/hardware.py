@@ -10,11 +10,16 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
+from django.db import transaction
 from django.db.models import Q
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from apps.access.actors import Actor, ActorKind
+from apps.access.models import Role
+from apps.access.services import require_role
+from apps.audit.transitions import record
 from apps.fleet.models import Gpu, GpuHealth, Node
-from apps.lib.errors import DomainError
+from apps.lib.errors import Conflict, DomainError
 
 
 class GpuFacts(BaseModel):
@@ -68,6 +73,24 @@ def _listed(hardware: dict[str, Any]) -> list[GpuFacts]:
     if len({gpu.uuid for gpu in listed}) < len(listed):
         raise DomainError("bad_hardware", "hardware.gpus lists a UUID twice.")
     return listed
+
+
+def remove_gpu(gpu: Gpu, *, actor: Actor, reason: str, now: datetime) -> None:
+    """Forget a GPU that its host no longer lists; its history can't be found any more.
+
+    Raises Forbidden, Conflict(gpu_listed): while its host lists it, it would be back with the next boot.
+    """
+    node = gpu.node
+    if actor.kind != ActorKind.SYSTEM:
+        require_role(actor.user, node.team_id, Role.OPERATOR)
+    if not reason.strip():
+        raise DomainError("reason_missing", "Say why the GPU is removed; it stays in the audit log.")
+    with transaction.atomic():
+        gone = Gpu.objects.filter(pk=gpu.pk, health=GpuHealth.LOST, health_reason=NOT_LISTED).delete()[0]
+        if not gone:
+            raise Conflict("gpu_listed", f"GPU {gpu.index} of {node} is listed by its host; take it out there first.")
+        data = {"uuid": gpu.uuid, "index": gpu.index, "name": gpu.name}
+        record(node, "node.gpu_removed", actor=actor, reason=reason, now=now, data=data)
 
 
 def mark_gpus(health: Mapping[str, tuple[GpuHealth, str]], *, now: datetime) -> int:

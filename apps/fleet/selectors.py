@@ -53,6 +53,15 @@ def get_node(user: User | AnonymousUser, name: str) -> Node:
     return node
 
 
+def get_gpu(user: User | AnonymousUser, name: str, uuid: str) -> Gpu:
+    """Return a GPU of a node that the user may see, with its node. Raises NotFound."""
+    mine = for_user(Gpu.objects.filter(node__name=name, uuid=uuid), user, field="node__team_id")
+    gpu = mine.select_related("node").first()
+    if gpu is None:
+        raise NotFound("gpu_not_found", f"There is no GPU «{uuid}» of a node «{name}» in your teams.")
+    return gpu
+
+
 def get_pool(user: User | AnonymousUser, slug: str) -> Pool:
     """Return a pool that the user may see. Raises NotFound."""
     pool = for_user(Pool.objects.filter(slug=slug), user).first()

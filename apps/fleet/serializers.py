@@ -128,8 +128,11 @@ class NodeDetailOut(NodeOut):
         return assignment.sequence if assignment is not None else None
 
 
-class VerbIn(serializers.Serializer[Any]):
+class ReasonIn(serializers.Serializer[Any]):
     reason = serializers.CharField(max_length=1_000)
+
+
+class VerbIn(ReasonIn):
     expected_revision = serializers.IntegerField(
         required=False, allow_null=True, default=None, min_value=0, help_text="409 if the node has moved on since."
     )

@@ -64,15 +64,15 @@ class Node:
     port: int = field(default_factory=free_port)
     agent: subprocess.Popen[bytes] | None = None
 
-    def start(self, *, clock_ahead_s: float = 0.0, **environment: str) -> None:
-        """Start (or start again) the agent, with a clock that is ahead by so much."""
+    def start(self, *more: str, clock_ahead_s: float = 0.0, **environment: str) -> None:
+        """Start (or start again) the agent with `more` arguments, and a clock that is ahead by so much."""
         token = self.home.path.parent / f"{self.home.path.name}.token"
         token.write_text(self.plane.join_token + "\n")
         program = ["-c", WITH_CLOCK, str(clock_ahead_s)] if clock_ahead_s else ["-m", "node.agent"]
         command = [
             *(sys.executable, *program, "--home", str(self.home.path), "--server", self.plane.url),
             *("--name", "node-1", "--zone", "zone-a", "--join-token-file", str(token)),
-            *("--gateway-port", str(self.port), "--telemetry-interval", "0.3"),
+            *("--gateway-port", str(self.port), "--telemetry-interval", "0.3", *more),
         ]
         self.agent = subprocess.Popen(command, env={**os.environ, **environment})
 

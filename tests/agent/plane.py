@@ -22,7 +22,7 @@ from uuid import uuid4
 from aifb import tree
 from protocol.messages import AssignmentBundle, ConditionReport, PollRequest
 from protocol.signing import MAX_SKEW_S, canonical, canonical_enrol, parse_headers, verify
-from protocol.telemetry_pb2 import ComparisonRow, InferenceRow, TelemetryBatch
+from protocol.telemetry_pb2 import ComparisonRow, EngineSamples, GpuSamples, InferenceRow, TelemetryBatch
 from tests.agent.keys import Director
 
 
@@ -92,6 +92,14 @@ class Plane:
     def comparisons(self) -> list[ComparisonRow]:
         """Comparison rows received."""
         return [row for batch in self.stored() for row in batch.comparison]
+
+    def gpu_samples(self) -> list[GpuSamples]:
+        """Packed samples of GPUs received."""
+        return [samples for batch in self.stored() for samples in batch.gpu]
+
+    def engine_samples(self) -> list[EngineSamples]:
+        """Packed samples of engines received."""
+        return [samples for batch in self.stored() for samples in batch.engine]
 
     def refusals(self) -> set[str]:
         """Codes of everything that the agent told it refused."""

@@ -81,26 +81,54 @@ def test_every_metric_is_read_in_its_unit(rig: Rig) -> None:
 
 def test_what_the_driver_refreshes_slowly_is_not_asked_for_at_every_look(rig: Rig, monkeypatch: Any) -> None:
     asked: list[str] = []
-    for name in ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage"):
+    for name in ("nvmlDeviceGetSamples", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"):
         plain: Callable[..., Any] = getattr(pynvml, name)
-        monkeypatch.setattr(pynvml, name, lambda handle, plain=plain, name=name: asked.append(name) or plain(handle))
+        monkeypatch.setattr(pynvml, name, lambda *given, plain=plain, name=name: asked.append(name) or plain(*given))
     reader = Reader(rig.gpus[0])
     rows = []
     for _ in range(20):
         rows.append(reader.read(rig.clock()))
         rig.clock.pass_s(0.1)
     assert asked.count("nvmlDeviceGetPowerUsage") == 20
-    assert 2 <= asked.count("nvmlDeviceGetUtilizationRates") <= 3
+    assert 4 <= asked.count("nvmlDeviceGetSamples") <= 6  # two kinds
+    assert "nvmlDeviceGetUtilizationRates" not in asked
     assert not any(math.isnan(value(row, "utilization_ratio")) for row in rows)
 
 
+def test_utilisation_is_the_mean_of_what_the_driver_saw_since(rig: Rig) -> None:
+    kept: list[tuple[int, int]] = [(number, 10) for number in range(0, 30_000_000, 500_000)]
+
+    def samples(_handle: Any, _kind: Any, after: Any, value_type: Any, count: Any, found: Any) -> int:
+        fresh = [sample for sample in kept if sample[0] > after.value]
+        for place, (at_us, percent) in enumerate(fresh if found is not None else ()):
+            found[place].timeStamp, found[place].sampleValue.uiVal = at_us, percent
+        count._obj.value, value_type._obj.value = len(fresh), pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+        return int(pynvml.NVML_SUCCESS if fresh else pynvml.NVML_ERROR_NOT_FOUND)
+
+    pynvml.nvmlLib.nvmlDeviceGetSamples = samples
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    reader = Reader(rig.gpus[0])
+
+    def utilization() -> float:
+        rig.clock.pass_s(1.0)
+        return value(reader.read(rig.clock()), "utilization_ratio")
+
+    kept[-2:] = [(29_000_000, 20), (29_500_000, 40)]
+    assert utilization() == pytest.approx(0.3)  # at first the last second only
+    kept += [(30_000_000, 0), (30_500_000, 100), (31_000_000, 80)]
+    assert utilization() == pytest.approx(0.6)
+    assert utilization() > 0.5  # nothing new: what the driver says of this moment
+
+
 def test_an_older_driver_is_asked_by_older_names(rig: Rig) -> None:
-    without("nvmlDeviceGetTemperatureV", "nvmlDeviceGetFanSpeed", "nvmlDeviceGetCurrentClocksEventReasons")
+    newer = ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetSamples"]
+    without(*newer, "nvmlDeviceGetFanSpeed")
     row = Reader(rig.gpus[0]).read(rig.clock())
     # neither name is there, and nothing else suffers
     assert math.isnan(value(row, "temperature_c"))
     assert math.isnan(value(row, "fan_ratio"))
     assert value(row, "power_w") > 0
+    assert value(row, "utilization_ratio") > 0
     pynvml.nvmlLib.nvmlDeviceGetTemperature = lambda _h, _sensor, out: setattr(out._obj, "value", 61) or 0
     pynvml.nvmlLib.nvmlDeviceGetCurrentClocksThrottleReasons = lambda _h, out: setattr(out._obj, "value", 0x40) or 0
     pynvml._nvmlGetFunctionPointer_cache.clear()
@@ -187,6 +215,21 @@ def test_an_xid_is_told_even_if_the_gpu_has_nothing_else_to_say(rig: Rig) -> Non
     told = {int(row["key"]): (int(row["xid"]), math.isnan(row["temperature_c"])) for row in rows[rows["xid"] > 0]}
     assert told == {3: (79, True), 4: (13, False)}
     assert (rows["xid"] > 0).sum() == 2
+
+
+def test_a_gpu_that_was_lost_at_the_start_tells_its_xids_once_it_is_back(rig: Rig) -> None:
+    rig.script({"fault": "lost", "gpus": [1], "at_s": 0, "until_s": 15})
+    sampler = sampler_of(rig)
+    for _ in range(25):
+        sampler.round()
+        rig.clock.pass_s(1.0)
+    rig.script({"fault": "xid", "xid": 31, "gpus": [1], "at_s": 25})
+    for _ in range(3):
+        rig.clock.pass_s(1.0)
+        sampler.round()
+    sampler.writer.publish()
+    rows = written(rig)
+    assert [(row["key"], row["xid"]) for row in rows[rows["xid"] > 0]] == [(1, 31)]
 
 
 def test_a_slow_gpu_is_read_rarely(rig: Rig, monkeypatch: Any) -> None:
@@ -301,6 +344,30 @@ def test_conditions_and_facts_of_a_simulated_host(rig: Rig) -> None:
     }  # fmt: skip
 
 
+def test_a_drill_is_called_one(rig: Rig) -> None:
+    hardware = hardware_of(rig)
+    rig.script({"fault": "fan_off", "at_s": 5, "until_s": 8}, {"fault": "ecc", "gpus": [1, 2], "at_s": 5})
+
+    def said() -> tuple[str, str]:
+        hardware.tick(next(ticks), [])
+        (condition,) = (c for c in hardware.conditions() if c.type == "HardwareSimulated")
+        return condition.reason, condition.message
+
+    host = hardware.devices.simulated
+    assert host is not None
+    host.now, host.started_s = rig.clock, rig.clock()
+    ticks = iter(time.monotonic() + 2.0 * number for number in range(1, 9))
+    assert said()[0] == "simulated"
+    rig.clock.pass_s(6)
+    assert said()[0] == "drill"
+    assert said()[1].endswith("Scripted just now: fan_off of all GPUs, ecc of GPU 1, 2.")
+    rig.clock.pass_s(3)
+    assert said()[1].endswith("Scripted just now: ecc of GPU 1, 2.")
+    (rig.folder / "scenario.json").write_text("{")
+    rig.clock.pass_s(3)
+    assert "is not followed" in said()[1]
+
+
 def test_a_host_without_a_driver_has_no_gpus_unless_somebody_says_so(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     home.prepare()
@@ -338,9 +405,12 @@ def test_a_gpu_that_can_not_be_opened_leaves_the_others(rig: Rig, monkeypatch: A
 
     monkeypatch.setattr(pynvml.nvmlLib, "nvmlDeviceGetHandleByIndex_v2", opening, raising=False)
     pynvml._nvmlGetFunctionPointer_cache.clear()
-    found = find(rig.settings(hardware=HardwareMode.AUTO), rig.clock)
-    assert [gpu.index for gpu in found.gpus] == [0, 1, 3, 4, 5, 6, 7]
-    assert [index for index, _ in found.unreadable] == [2]
+    hardware = hardware_of(rig, hardware=HardwareMode.AUTO)
+    assert [gpu.index for gpu in hardware.devices.gpus] == [0, 1, 3, 4, 5, 6, 7]
+    hardware.tick(time.monotonic() + 2.0, [])
+    told = {condition.type: condition for condition in hardware.conditions()}
+    assert (told["GpusSampled"].status, told["GpusSampled"].reason) == ("false", "not_opened")
+    assert told["GpuLost"].message.startswith("GPU 2 (Unknown Error): ")
 
 
 def test_engines_are_sampled_from_what_they_say(rig: Rig) -> None:

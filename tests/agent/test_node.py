@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx2
+import numpy as np
 import pytest
 
 from aifb.trust import Deployment
+from protocol.metrics import ENGINE
 from protocol.telemetry_pb2 import ComparisonRow
 from tests.agent.artifacts import MODEL, publish
 from tests.agent.node import Load, Node, node_of, until
@@ -82,6 +84,25 @@ def test_an_answer_says_what_answered_and_where(setting: Setting) -> None:
     assert answer.json()["id"] == request_id
     row = until(lambda: [r for r in setting.plane.inference() if r.request_id == request_id], "its row arrives")
     assert (row[0].model, row[0].version, row[0].status) == (MODEL, 1, 200)
+
+
+def test_engines_are_sampled_every_second(setting: Setting) -> None:
+    setting.node.settle(setting.v1)
+    setting.node.infer()
+
+    def last() -> dict[str, float]:
+        for samples in reversed(setting.plane.engine_samples()):
+            if setting.v1.id in samples.deployments:
+                which = np.frombuffer(samples.deployment, "u1") == list(samples.deployments).index(setting.v1.id)
+                return {c.name: float(np.frombuffer(c.values, "<f4")[which][-1]) for c in samples.columns}
+        return {}
+
+    until(lambda: last().get("requests_total", 0) >= 1, "the request is counted")
+    found = last()
+    assert set(found) == {metric.name for metric in ENGINE}
+    assert found["resident_bytes"] > 10e6
+    assert 0 <= found["loop_age_s"] < 30
+    assert found["queue_depth"] >= 0
 
 
 def test_the_node_reports_itself_in_order(setting: Setting) -> None:

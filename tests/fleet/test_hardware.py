@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from apps.audit.models import Event
 from apps.fleet.hardware import NOT_LISTED, mark_gpus
 from apps.fleet.models import Gpu, GpuHealth, Node, Refusal
 
@@ -85,3 +86,27 @@ def test_a_list_that_makes_no_sense_does_not_silence_its_node(agent, bad):
 def test_facts_lose_the_characters_that_no_column_holds(agent):
     assert agent.poll(hardware={"board": "a\0b", "list": [{"x\0": "\0"}]}).status_code == 200
     assert Node.objects.get().hardware == {"board": "ab", "list": [{"x": ""}]}
+
+
+def test_a_gpu_that_was_taken_out_can_be_removed_with_a_reason(agent, api, world, outsider, other_team):
+    url = "/api/v1/nodes/node-1/gpus/GPU-1:remove"
+    agent.poll(hardware=gpus(0, 1))
+    ci = api(world.operator, world.team)
+    listed = ci.post(url, {"reason": "Broken."}, format="json")
+    assert (listed.status_code, listed.data["code"]) == (409, "gpu_listed")
+    agent.poll(hardware=gpus(0))
+    assert api(outsider, other_team).post(url, {"reason": "x"}, format="json").status_code == 404
+    assert ci.post(url, {"reason": ""}, format="json").status_code == 400
+    removed = ci.post(url, {"reason": "RMA 4711."}, format="json")
+    assert removed.status_code == 200
+    assert [gpu["uuid"] for gpu in removed.data["gpus"]] == ["GPU-0"]
+    event = Event.objects.get(verb="node.gpu_removed")
+    assert (event.reason, event.data["uuid"]) == ("RMA 4711.", "GPU-1")
+    assert ci.post(url, {"reason": "Again."}, format="json").status_code == 404
+
+
+def test_a_viewer_removes_nothing(agent, api, world, viewer):
+    agent.poll(hardware=gpus(0))
+    agent.poll(hardware=gpus())
+    answer = api(viewer, world.team).post("/api/v1/nodes/node-1/gpus/GPU-0:remove", {"reason": "x"}, format="json")
+    assert (answer.status_code, answer.data["code"]) == (403, "role_missing")

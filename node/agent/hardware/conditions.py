@@ -83,8 +83,11 @@ def remember(before: Memory, look: Look, now_s: float) -> Memory:
     )
 
 
-def reports(gpus: Mapping[int, Memory], *, is_simulated: bool) -> list[ConditionReport]:
-    """The conditions of a host with these GPUs, by index; each names the GPUs that it is about."""
+def reports(gpus: Mapping[int, Memory], *, is_simulated: bool, script: str = "") -> list[ConditionReport]:
+    """The conditions of a host with these GPUs, by index; each names the GPUs that it is about.
+
+    `script` says what simulated GPUs are made to suffer just now, or why a scenario isn't followed.
+    """
     hot = {index: f"{gpu.temperature_c:.0f} °C" for index, gpu in gpus.items() if gpu.is_hot}
     slowed = {index: f"reasons {gpu.throttle:#x}" for index, gpu in gpus.items() if gpu.is_throttled()}
     xids = {index: f"Xid {gpu.xid}" for index, gpu in gpus.items() if gpu.xid}
@@ -103,7 +106,8 @@ def reports(gpus: Mapping[int, Memory], *, is_simulated: bool) -> list[Condition
     ]
     if is_simulated:
         text = "The GPUs of this node are simulated: no figure of theirs was measured."
-        found.append(condition("HardwareSimulated", True, "simulated", text))
+        reason = "drill" if script else "simulated"
+        found.append(condition("HardwareSimulated", True, reason, f"{text} {script}".rstrip()))
     return found
 
 

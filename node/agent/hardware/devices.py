@@ -17,6 +17,8 @@ from node.agent.settings import MAX_GPUS, HardwareMode, Settings
 
 log = logging.getLogger(__name__)
 
+_NO_DRIVER = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+
 
 @dataclass(frozen=True)
 class Device:
@@ -64,8 +66,8 @@ def find(settings: Settings, now: Callable[[], float]) -> Devices:
         count = min(pynvml.nvmlDeviceGetCount(), MAX_GPUS)
         driver = pynvml.nvmlSystemGetDriverVersion()
     except pynvml.NVMLError as failed:
-        if settings.hardware == HardwareMode.AUTO and isinstance(failed, pynvml.NVMLError_LibraryNotFound):
-            return Devices()  # a host without a driver, and nobody said that it has one
+        if settings.hardware == HardwareMode.AUTO and failed.value in _NO_DRIVER:
+            return Devices()  # nobody said that there is one; GPUs that were listed before are told lost
         log.error("NVML can't be used: %s", failed)
         return Devices(error=f"NVML can't be used: {failed}. Look at the driver with nvidia-smi.")
     gpus, unreadable = [], []

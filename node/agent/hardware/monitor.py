@@ -39,7 +39,7 @@ class Hardware:
         self._seen = {device.uuid: Seen() for device in self.devices.gpus}
         self._memories = {device.index: Memory() for device in self.devices.gpus}
         self._events = XidEvents(self._readers) if self._readers else None
-        self._sampler: Sampler | None = None
+        self.sampler: Sampler | None = None
         self._stuck: list[tuple[Sampler, int]] = []  # abandoned, with the GPU that holds each
         self._conditions: list[ConditionReport] = []
         self._judged_s = self._started_s = time.monotonic()
@@ -49,7 +49,7 @@ class Hardware:
     @property
     def lost_rows(self) -> int:
         """Samples that could not be written since the agent started."""
-        running = self._sampler.writer.lost if self._sampler is not None else 0
+        running = self.sampler.writer.lost if self.sampler is not None else 0
         return self._lost_rows + running + self._engines.lost_rows
 
     def facts(self) -> dict[str, Any]:
@@ -65,10 +65,10 @@ class Hardware:
 
     def stop(self) -> None:
         """Sample no more, and leave what was sampled to the shipper."""
-        if self._sampler is not None:
-            self._sampler.stop()
-            self._sampler.join(1.0)
-            self._sampler.writer.publish()
+        if self.sampler is not None:
+            self.sampler.stop()
+            self.sampler.join(1.0)
+            self.sampler.writer.publish()
         self._engines.publish()
 
     def tick(self, now_s: float, engines: Iterable[EngineHealth]) -> None:
@@ -77,8 +77,8 @@ class Hardware:
             return
         self._judged_s = now_s
         self._engines.sample(engines)
-        if self._sampler is not None:
-            self._free_peers(self._sampler, now_s)
+        if self.sampler is not None:
+            self._free_peers(self.sampler, now_s)
         for device in self.devices.gpus:
             seen = self._seen[device.uuid]
             throttle, xids = seen.take()
@@ -99,8 +99,8 @@ class Hardware:
 
     def publish(self) -> None:
         """Let the shipper have all samples so far."""
-        if self._sampler is not None:
-            self._sampler.writer.publish()
+        if self.sampler is not None:
+            self.sampler.writer.publish()
         self._engines.publish()
 
     def note_compute(self, compute_s: float) -> None:
@@ -117,16 +117,19 @@ class Hardware:
         everything_gone = all(seen.gone for seen in self._seen.values())
         silent_s = 0.0 if everything_gone else now_s - max(last_s, self._started_s)
         found = [sampled(self.devices.error, self.devices.unreadable, silent_s)]
-        if self.devices.gpus:
-            found += reports(self._memories, is_simulated=self.devices.simulated is not None)
+        if self.devices.gpus or self.devices.unreadable:
+            closed = {index: Memory(gone=why) for index, why in self.devices.unreadable}
+            simulated = self.devices.simulated
+            script = simulated.script() if simulated is not None else ""
+            found += reports(self._memories | closed, is_simulated=simulated is not None, script=script)
         return found
 
     def _start_sampler(self, readers: list[Reader], events: XidEvents | None) -> None:
         writer = PackedWriter(self._home.spool, GPU_PREFIX, simulated=self.devices.simulated is not None)
-        self._sampler = Sampler(
+        self.sampler = Sampler(
             readers, self._seen, events, writer, interval_s=self._settings.sample_interval_s, now=self._now
         )
-        self._sampler.start()
+        self.sampler.start()
 
     def _free_peers(self, sampler: Sampler, now_s: float) -> None:
         """Abandon a thread that a driver call holds, and take a GPU back once its call has returned."""

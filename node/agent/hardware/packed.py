@@ -1,6 +1,7 @@
 """Samples on disk: rows of one fixed size behind a head that says what they are, one system call a round.
 
-A message a row would cost more than the sampling itself. A file is `FPS1`, the head's length (u32), the head as JSON
+They travel as columns, which the control plane copies into its store without looking at a row: here too no row becomes
+an object that it needn't be. A file is `FPS1`, the head's length (u32), the head as JSON
 (kind, keys, columns, simulated), then rows: time_unix_us (i64), key (u8: a position in `keys`), one f32 a column, all
 little-endian without padding. It lives in the spool beside the files of messages and is named and rotated like them; a
 torn tail (the writer was killed) is a part of a row and is left.

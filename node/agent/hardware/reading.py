@@ -1,7 +1,8 @@
 """One GPU's metrics through NVML: few calls, no slow ones, NaN for what the driver or the board lacks.
 
-Utilisation is refreshed by the driver every 1/6 to 1 s, and counters of errors, memory and link state don't move
-faster than anybody looks: these are asked for once a second and repeated in between. PCIe traffic comes from the byte
+Utilisation is refreshed by the driver every 1/6 to 1 s: asked for more often it repeats itself, so once a second we
+take the mean of what the driver kept since. Counters of errors, memory and link state don't move faster than anybody
+looks: they are asked for once a second too, and all these are repeated in between. PCIe traffic comes from the byte
 counters, because nvmlDeviceGetPcieThroughput measures for 20 ms a direction while everybody waits.
 """
 
@@ -21,7 +22,7 @@ ASK_AGAIN_S = 300.0  # what a driver lacks may be there after somebody changed a
 COLUMN = {metric.name: position for position, metric in enumerate(GPU)}
 NOTHING = [math.nan] * len(GPU)
 
-_GONE = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
+GONE = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
 _LACKING = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -39,6 +40,10 @@ _VALUE = {
     pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
     pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
+}
+_UTILIZATION = {
+    pynvml.NVML_GPU_UTILIZATION_SAMPLES: "utilization_ratio",
+    pynvml.NVML_MEMORY_UTILIZATION_SAMPLES: "memory_bandwidth_ratio",
 }
 _FAST_FIELDS = {
     pynvml.NVML_FI_DEV_MEMORY_TEMP: "memory_temperature_c",
@@ -101,7 +106,7 @@ def _all_fields(handle: Any) -> Found:
 def _fields(handle: Any, wanted: dict[int, str]) -> Found:
     found: Found = {}
     for value in pynvml.nvmlDeviceGetFieldValues(handle, list(wanted)):
-        if value.nvmlReturn in _GONE:
+        if value.nvmlReturn in GONE:
             raise pynvml.NVMLError(value.nvmlReturn)
         if value.nvmlReturn == pynvml.NVML_SUCCESS and value.valueType in _VALUE:
             name = wanted[value.fieldId]
@@ -130,10 +135,18 @@ def _link_width(handle: Any) -> Found:
     return {"pcie_link_width": pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle)}
 
 
+def _old_memory(handle: Any) -> Found:
+    return {"memory_used_bytes": pynvml.nvmlDeviceGetMemoryInfo(handle).used}
+
+
 Call = Callable[[Any], Found]
 _FAST: tuple[Call, ...] = (_temperature, _power, _sm_clock, _memory_clock, _throttle, _fast_fields)
-_SLOW: tuple[Call, ...] = (_utilization, _memory, _fan, _link_generation, _link_width)
-_BEFORE: dict[Call, Call] = {_temperature: _old_temperature, _throttle: _old_throttle}  # what older drivers have
+_SLOW: tuple[Call, ...] = (_memory, _fan, _link_generation, _link_width)
+_BEFORE: dict[Call, Call] = {
+    _temperature: _old_temperature,
+    _throttle: _old_throttle,
+    _memory: _old_memory,
+}  # what older drivers have
 
 
 class Reader:
@@ -142,6 +155,9 @@ class Reader:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.recovery_action = 0.0  # what the driver asks for: 0 is nothing
+        self._slow: tuple[Call, ...] = (self._mean_utilization, *_SLOW)
+        self._before = {**_BEFORE, self._mean_utilization: _utilization}
+        self._sampled_us: dict[int, int] = {}  # of each kind of the driver's samples, the newest one seen
         self._slow_at_s = -math.inf
         self._kept: Found = {}  # of the slow ones
         self._absent: dict[Call, float] = {}  # what the driver lacks, and when to ask again
@@ -156,7 +172,7 @@ class Reader:
         if is_slow_due:
             self._slow_at_s = now_s
             kept = {name: fast.pop(name) for name in _SLOW_FIELDS.values() if name in fast}
-            for call in _SLOW:
+            for call in self._slow:
                 self._ask(call, kept, now_s)
             self._kept = kept
             self.recovery_action = kept.get("recovery_action", 0.0)
@@ -168,19 +184,34 @@ class Reader:
         return row
 
     def _ask(self, call: Call, found: Found, now_s: float) -> None:
-        for each in (call, _BEFORE.get(call)):
+        for each in (call, self._before.get(call)):
             if each is None or self._absent.get(each, -math.inf) > now_s:
                 continue
             try:
                 found.update(each(self.device.handle))
             except pynvml.NVMLError as failed:
-                if failed.value in _GONE:
+                if failed.value in GONE:
                     raise GpuGone(str(failed)) from None
-                if failed.value not in _LACKING:
-                    return  # this time only
-                self._absent[each] = now_s + ASK_AGAIN_S
+                if failed.value in _LACKING:
+                    self._absent[each] = now_s + ASK_AGAIN_S
             else:
                 return
+
+    def _mean_utilization(self, handle: Any) -> Found:
+        """Means of the driver's own samples since the last look, at first of the last second."""
+        found: Found = {}
+        for kind, name in _UTILIZATION.items():
+            value_type, samples = pynvml.nvmlDeviceGetSamples(handle, kind, self._sampled_us.get(kind, 0))
+            newest_us = max(sample.timeStamp for sample in samples) if samples else 0
+            after_us = self._sampled_us.get(kind, newest_us - 1_000_000)
+            fresh = [
+                getattr(sample.sampleValue, _VALUE[value_type]) for sample in samples if sample.timeStamp > after_us
+            ]
+            if not fresh:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+            self._sampled_us[kind] = newest_us
+            found[name] = sum(fresh) / len(fresh) / 100
+        return found
 
     def _traffic(self, found: Found, now_s: float) -> Found:
         """Bytes a second from the two byte counters; unknown until the second look and after a counter's reset."""

@@ -18,8 +18,9 @@ from typing import Any
 
 import pynvml
 
+from node.agent.hardware.devices import Device
 from node.agent.hardware.packed import PackedWriter
-from node.agent.hardware.reading import COLUMN, NOTHING, GpuGone, Reader
+from node.agent.hardware.reading import COLUMN, GONE, NOTHING, GpuGone, Reader
 
 log = logging.getLogger(__name__)
 
@@ -51,20 +52,28 @@ class XidEvents:
     """The driver's Xid events; where it has none to give, there are none."""
 
     def __init__(self, readers: Sequence[Reader]) -> None:
-        self._uuids = {reader.device.uuid for reader in readers}
         self._set: Any | None = None
+        self._asked: set[str] = set()
         try:
             self._set = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError as failed:
             log.warning("the driver tells no Xids: %s", failed)
             return
         for reader in readers:
-            handle = reader.device.handle
-            try:
-                wanted = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & pynvml.nvmlEventTypeXidCriticalError
-                pynvml.nvmlDeviceRegisterEvents(handle, wanted, self._set)
-            except pynvml.NVMLError as failed:
-                log.warning("GPU %d tells no Xids: %s", reader.device.index, failed)
+            self.ask_for(reader.device)
+
+    def ask_for(self, device: Device) -> None:
+        """Ask the driver to tell this GPU's Xids, once; of a GPU that is gone they can be asked for when it is back."""
+        if self._set is None or device.uuid in self._asked:
+            return
+        self._asked.add(device.uuid)
+        try:
+            wanted = pynvml.nvmlDeviceGetSupportedEventTypes(device.handle) & pynvml.nvmlEventTypeXidCriticalError
+            pynvml.nvmlDeviceRegisterEvents(device.handle, wanted, self._set)
+        except pynvml.NVMLError as failed:
+            log.warning("GPU %d tells no Xids: %s", device.index, failed)
+            if failed.value in GONE:
+                self._asked.discard(device.uuid)
 
     def take(self) -> list[tuple[str, int]]:
         """(GPU UUID, code) of what happened since the last call; never waits."""
@@ -192,6 +201,8 @@ class Sampler:
             return None
         finally:
             self.busy_with = None
+        if self._events is not None:
+            self._events.ask_for(device)
         took_s = self._clock() - begin_s
         if took_s > SLOW_S:
             self._not_before_s[device.uuid] = begin_s + SLOW_SHARE * took_s

@@ -78,6 +78,15 @@ class SimulatedHost:
             self.gpu(0)
         return self.events.popleft() if self.events else None
 
+    def script(self) -> str:
+        """A sentence on the faults that are in force, or on a scenario that can't be read; empty when all is well."""
+        now_s = self.now()
+        active = [fault for fault in self.scenario.faults(now_s) if _is_active(fault, now_s, self.started_s)]
+        if self.scenario.error:
+            return self.scenario.error
+        struck = [f"{fault.fault} of {_named(fault)}" for fault in active]
+        return f"Scripted just now: {', '.join(struck)}." if struck else ""
+
     def _refresh(self, now_s: float) -> None:
         passed_s = min(max(now_s - self._at_s, 0.0), 5.0) if self._gpus else 0.0
         self._at_s = now_s
@@ -164,6 +173,10 @@ def rise_share(now_s: float, begin_s: float, end_s: float, time_constant_s: floa
         return 0.0
     up = 1.0 - math.exp(-(min(now_s, end_s) - begin_s) / time_constant_s)
     return up * math.exp(-max(now_s - end_s, 0.0) / time_constant_s)
+
+
+def _named(fault: Fault) -> str:
+    return "all GPUs" if fault.gpus == "all" else f"GPU {', '.join(map(str, fault.gpus))}"
 
 
 def _is_active(fault: Fault, now_s: float, started_s: float) -> bool:

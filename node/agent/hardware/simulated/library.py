@@ -21,6 +21,8 @@ from node.agent.hardware.simulated.host import Gpu, SimulatedHost
 
 OK: int = pynvml.NVML_SUCCESS
 DRIVER = b"simulated"
+SAMPLE_US = 166_667  # between two of a driver's own samples of utilisation
+SAMPLES_KEPT = 120
 
 _FIELDS: dict[int, Callable[[Gpu], int]] = {
     pynvml.NVML_FI_DEV_MEMORY_TEMP: lambda gpu: gpu.memory_temperature_c,
@@ -102,6 +104,31 @@ class SimulatedNvml:
     @_of_gpu
     def nvmlDeviceGetUtilizationRates(self, gpu: Gpu, rates: Any) -> None:
         rates._obj.gpu, rates._obj.memory = gpu.utilization_percent, gpu.memory_percent
+
+    @_of_gpu
+    def nvmlDeviceGetSamples(
+        self, gpu: Gpu, kind: Any, after: Any, value_type: Any, count: Any, samples: Any
+    ) -> int | None:
+        """One sample each SAMPLE_US, as far back as a driver keeps them; without an array only how many may come."""
+        values = {
+            pynvml.NVML_GPU_UTILIZATION_SAMPLES: gpu.utilization_percent,
+            pynvml.NVML_MEMORY_UTILIZATION_SAMPLES: gpu.memory_percent,
+        }
+        if kind.value not in values:
+            return int(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        newest = round(self.host.now() * 1e6) // SAMPLE_US
+        if samples is None:
+            count._obj.value = SAMPLES_KEPT
+            return None
+        first = max(newest - SAMPLES_KEPT + 1, after.value // SAMPLE_US + 1)
+        if first > newest:
+            return int(pynvml.NVML_ERROR_NOT_FOUND)
+        for place, number in enumerate(range(first, newest + 1)):
+            samples[place].timeStamp = number * SAMPLE_US
+            samples[place].sampleValue.uiVal = values[kind.value]
+        value_type._obj.value = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+        count._obj.value = newest - first + 1
+        return None
 
     @_of_gpu
     def nvmlDeviceGetTemperatureV(self, gpu: Gpu, reading: Any) -> None:
