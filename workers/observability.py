@@ -1,4 +1,4 @@
-"""The time series: days to come, days gone by; what is unusual in them."""
+"""The time series: rollups, days to come, days gone by; what is unusual in them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from workers.task import task
 def keep_series(now: datetime) -> None:
     """Create partitions ahead and apply the retention."""
     services.keep_series(now=now)
+
+
+@task("observability.refresh", queue="observability")
+def refresh(now: datetime) -> None:
+    """Roll up minutes, hours and days."""
+    services.refresh_rollups(now=now)
 
 
 @task("observability.detect", queue="observability")

@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("fleet", "0003_gpu_health"),
-        ("observability", "0002_series"),
+        ("observability", "0003_samples"),
     ]
 
     operations = [
