@@ -133,23 +133,40 @@ def step(state: State, minute: int, values: Floats, out: Scores | None = None) -
     """
     scores = out if out is not None else Scores.empty(len(values))
     scores.shifts.clear()
+    scratch = _Scratch(min(len(values), BLOCK))
     # what overflows or isn't finite counts as missing
     with np.errstate(over="ignore", invalid="ignore"):
         for begin in range(0, len(values), BLOCK):
-            _Block(state, minute, values, scores, slice(begin, begin + BLOCK)).run()
+            _Block(state, minute, values, scores, slice(begin, begin + BLOCK), scratch).run()
     return scores
+
+
+_NOTHING = np.empty(0, np.intp)
+
+
+class _Scratch:
+    """Arrays that all blocks of a step use in turn, so that they stay in the cache."""
+
+    def __init__(self, size: int) -> None:
+        self.taught, self.change = np.empty(size, np.float32), np.empty(size, np.float32)
+        self.mask, self.suspect = np.empty(size, np.bool_), np.empty(size, np.bool_)
 
 
 class _Block:
     """One step of a slice of the series, written for few passes over memory; every array is (block,) and a view."""
 
-    def __init__(self, state: State, minute: int, values: Floats, scores: Scores, part: slice) -> None:
+    def __init__(
+        self, state: State, minute: int, values: Floats, scores: Scores, part: slice, scratch: _Scratch
+    ) -> None:
         self.begin, self.floor, self.shifts = part.start, np.float32(state.floor), scores.shifts
         self.season, self.week = state.season[season_phase(minute), part], state.week[week_phase(minute), part]
         self.level, self.scale, self.drift = state.level[part], state.scale[part], state.drift[part]
         self.standing, self.offset = state.standing[part], state.offset[part]
         self.values, self.expected, self.z = values[part], scores.expected[part], scores.z[part]
         self.used, self.kind = scores.scale[part], scores.kind[part]
+        size = len(self.values)
+        self.taught, self.change = scratch.taught[:size], scratch.change[:size]
+        self.mask, self.suspect = scratch.mask[:size], scratch.suspect[:size]
 
     def run(self) -> None:
         """Predict, score, learn, name."""
@@ -158,11 +175,12 @@ class _Block:
         np.subtract(self.values, self.expected, out=self.z)
         self.z /= self.scale
         self.used[:] = self.scale
-        missing = np.flatnonzero(~np.isfinite(self.z))
-        if missing.size == 0:
-            self._learn(missing)
-            self._name(missing)
+        np.isfinite(self.z, out=self.mask)
+        if self.mask.all():
+            self._learn(_NOTHING)
+            self._name(_NOTHING)
             return
+        missing = np.flatnonzero(~self.mask)
         held = [(vector, vector[missing]) for vector in (self.scale, self.drift)]
         self.z[missing] = 0.0
         self._learn(missing)
@@ -172,9 +190,10 @@ class _Block:
         self._mark_missing(missing)
 
     def _learn(self, missing: NDArray[np.intp]) -> None:
-        taught = np.minimum(self.z, CLIP)
+        taught, change = self.taught, self.change
+        np.minimum(self.z, CLIP, out=taught)
         np.maximum(taught, -CLIP, out=taught)
-        change = taught - self.drift
+        np.subtract(taught, self.drift, out=change)
         change *= DRIFT_RATE
         self.drift += change
         taught *= self.scale
@@ -182,8 +201,9 @@ class _Block:
             taught[missing] = 0.0
         for part, rate in ((self.level, LEVEL_RATE), (self.season, SEASON_RATE), (self.week, WEEK_RATE)):
             part += np.multiply(taught, rate, out=change)
-        # a step up where |z| is above its median, a step down where it is below
         np.abs(self.z, out=change)
+        np.greater(change, THRESHOLD, out=self.suspect)
+        # a step up where |z| is above its median, a step down where it is below
         change -= HALF
         np.copysign(SCALE_RATE, change, out=change)
         change += np.float32(1.0)
@@ -193,11 +213,11 @@ class _Block:
     def _name(self, missing: NDArray[np.intp]) -> None:
         """Say what is wrong with the few series of which there is anything to say."""
         self.kind.fill(Kind.NONE)
-        suspect = np.abs(self.z) > THRESHOLD
-        suspect |= np.abs(self.drift) > LEAN
-        suspect |= self.standing > 0
-        suspect[missing] = False
-        found = np.flatnonzero(suspect)
+        np.abs(self.drift, out=self.change)
+        self.suspect |= np.greater(self.change, LEAN, out=self.mask)
+        self.suspect |= np.greater(self.standing, 0.0, out=self.mask)
+        self.suspect[missing] = False
+        found = np.flatnonzero(self.suspect)
         if found.size == 0:
             return
         z, drift = self.z[found], self.drift[found]

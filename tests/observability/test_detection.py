@@ -13,7 +13,6 @@ from apps.fleet.models import Gpu, Node
 from apps.observability import detection, detector, detector_store, samples
 from apps.observability.detector import DAY, Kind
 from apps.observability.models import DetectorGroup, DetectorOutput, DetectorState, Rebaseline
-from protocol.metrics import GPU_BY_NAME
 from tests.observability.minutes import HISTORY, TODAY, add_gpus, at, put
 from tests.observability.series import temperatures, warm
 
@@ -23,12 +22,6 @@ METRICS = len(detection.METRICS)
 @pytest.fixture
 def minutes(db, monkeypatch):
     """The store: `minutes.close(n)` says that the Unix minutes before n are closed."""
-    columns = ", ".join(f"{name}_sum real, {name}_count real" for name in GPU_BY_NAME)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT to_regclass('gpu_minute')")
-        (there,) = cursor.fetchone()
-        if there is None:
-            cursor.execute(f"CREATE TABLE gpu_minute (time timestamptz, gpu integer, simulated boolean, {columns})")
 
     class Minutes:
         closed = TODAY
@@ -43,10 +36,7 @@ def minutes(db, monkeypatch):
 
     known = Minutes()
     monkeypatch.setattr(samples, "rolled_until", lambda: at(known.closed))
-    yield known
-    if there is None:
-        with connection.cursor() as cursor:
-            cursor.execute("DROP TABLE gpu_minute")
+    return known
 
 
 @pytest.fixture

@@ -1,0 +1,170 @@
+"""How many series one core judges a second: the detector's tick, beside refitting STL and a loop over series.
+
+A point is one series' value of one minute, scored and learned from. Ours is 100,000 series a tick; the peers do fewer
+and are multiplied up, which flatters neither: their cost is by series. In every tick one value in a hundred is missing
+and one in a thousand is hot, for a clean fleet would be a fleet that needs no detector.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from apps.observability import detector
+from apps.observability.detector import CLIP, DAY, DRIFT_RATE, HALF, LEVEL_RATE, SCALE_RATE, SEASON_RATE, WEEK_RATE
+
+TARGET_POINTS_PER_S = 100e6
+SERIES = 100_000
+TICKS = 60
+ROUNDS = 5
+LOOP_SERIES = 2_000
+STL_SERIES = 2
+FIRST = 29_000_160
+FLOOR = np.float32(0.5)
+
+
+def main() -> int:
+    """Measure peers and ours in turns; print medians. 1 when short of the target."""
+    print(f"{cpu()}, Python {platform.python_version()}, numpy {np.__version__}; seconds of one core's time")
+    state, minutes = fleet(SERIES), values(SERIES)
+    out = detector.Scores.empty(SERIES)
+    agree(minutes[:3])
+    clean = [np.nan_to_num(row, nan=62.0) for row in minutes[:3]]
+    measured: dict[str, list[float]] = {}
+    for turn in range(ROUNDS):
+        minute = FIRST + turn * TICKS  # phases that no cache has seen for long
+        found = {
+            "ours": per_point(lambda begin=minute: ticks(state, minutes, begin, out), SERIES * TICKS),  # type: ignore[misc]
+            "ours, nothing missing or hot": per_point(lambda: ticks(state, clean, FIRST, out), SERIES * len(clean)),
+            "the same formulas in a loop over series": per_point(lambda: loop(minutes[:3]), LOOP_SERIES * 3),
+            "statsmodels STL refitted, R's jumps": per_point(refit(robust=False), STL_SERIES),
+            "the same, robust": per_point(refit(robust=True), STL_SERIES),
+        }
+        for name, seconds in found.items():
+            measured.setdefault(name, []).append(seconds)
+    ours = statistics.median(measured["ours"])
+    for name, seconds_each in measured.items():
+        median = statistics.median(seconds_each)
+        print(
+            f"{name}: {1 / median:,.0f} points/s, {median * SERIES * 1e3:,.2f} ms a tick of {SERIES:,} series"
+            + ("" if name.startswith("ours") else f" (extrapolated), {median / ours:,.0f} times ours")
+        )
+    size = detector.state_bytes_per_series()
+    print(f"state: {size:,} bytes a series, {SERIES * size / 1e6:,.0f} MB")
+    met = 1 / ours >= TARGET_POINTS_PER_S
+    verdict = "ok" if met else "short"
+    print(f"detector_tick: {1 / ours / 1e6:.0f} M points/s, target >= {TARGET_POINTS_PER_S / 1e6:.0f}: {verdict}")
+    return 0 if met else 1
+
+
+def fleet(series: int) -> detector.State:
+    """A fleet that is known: each series with a daily cycle of its own, every phase of it in memory."""
+    random = np.random.default_rng(1)
+    state = detector.State.empty(series, float(FLOOR))
+    swing = random.uniform(1, 5, series).astype(np.float32)
+    for phase in range(DAY):
+        np.multiply(swing, np.float32(math.sin(2 * math.pi * phase / DAY)), out=state.season[phase])
+    state.week += np.float32(0.0)  # touched: otherwise its pages are the kernel's one zero page
+    state.level[:], state.scale[:], state.days[:] = 62.0, 1.0, 14.0
+    return state
+
+
+def values(series: int) -> list[detector.Floats]:
+    """An hour of temperatures around their expectation, with holes and faults."""
+    random = np.random.default_rng(2)
+    known = fleet(series)
+    rows = []
+    for tick in range(TICKS):
+        row = detector.predict(known, FIRST + tick) + random.standard_normal(series, dtype=np.float32)
+        row[random.integers(0, series, series // 100)] = np.nan
+        row[random.integers(0, series, series // 1_000)] += np.float32(19.0)
+        rows.append(row)
+    return rows
+
+
+def ticks(state: detector.State, rows: list[detector.Floats], first: int, out: detector.Scores) -> None:
+    """What a worker does a minute, as often as there are rows."""
+    for tick, row in enumerate(rows):
+        detector.step(state, first + tick, row, out)
+
+
+def loop(rows: list[detector.Floats]) -> list[float]:
+    """The same formulas, a series at a time; returns the last z of each."""
+    found = []
+    for swing in fleet_swings():
+        level, scale, drift, week, z = 62.0, 1.0, 0.0, 0.0, math.nan
+        for tick, row in enumerate(rows):
+            season = swing * math.sin(2 * math.pi * ((FIRST + tick) % DAY) / DAY)  # its phase, each seen once here
+            value = float(row[len(found)])
+            z = (value - (level + season + week)) / scale
+            if not math.isfinite(z):
+                continue
+            taught = max(min(z, float(CLIP)), -float(CLIP))
+            drift += (taught - drift) * float(DRIFT_RATE)
+            taught *= scale
+            level, week, season = (
+                level + taught * float(LEVEL_RATE),
+                week + taught * float(WEEK_RATE),
+                season + taught * float(SEASON_RATE),
+            )
+            scale = max(scale * (1 + math.copysign(float(SCALE_RATE), abs(z) - float(HALF))), float(FLOOR))
+        found.append(z)
+    return found
+
+
+def fleet_swings() -> list[float]:
+    """The cycles of the first series of `fleet`."""
+    return [float(swing) for swing in np.random.default_rng(1).uniform(1, 5, SERIES)[:LOOP_SERIES].astype(np.float32)]
+
+
+def agree(rows: list[detector.Floats]) -> None:
+    """The loop is a second opinion too: both must say the same of every series."""
+    state, z = fleet(SERIES), np.empty(0, np.float32)
+    for tick, row in enumerate(rows):
+        z = detector.step(state, FIRST + tick, row).z[:LOOP_SERIES]
+    np.testing.assert_allclose(z, loop(rows), atol=1e-3)
+
+
+def refit(*, robust: bool) -> Callable[[], None]:
+    """A week of two series, with STL fitted to each as a new point comes."""
+    try:
+        from statsmodels.tsa.seasonal import STL
+    except ImportError:
+        sys.exit("statsmodels is missing: it is the peer here, and in requirements/dev.in.")
+    minute = np.arange(7 * DAY)
+    noise = np.random.default_rng(3).standard_normal((STL_SERIES, 7 * DAY))
+    weeks = 62 + 3 * np.sin(2 * np.pi * minute / DAY) + noise
+
+    def run() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for week in weeks:
+                peer = STL(week, period=DAY, seasonal=7, trend_jump=217, low_pass_jump=145, robust=robust)
+                peer.fit(**({} if robust else {"inner_iter": 2, "outer_iter": 0}))
+
+    return run
+
+
+def per_point(work: Callable[[], object], points: int) -> float:
+    """Seconds of this thread's processor time a point: who else runs on the machine counts as little as can be."""
+    start = time.thread_time()
+    work()
+    return (time.thread_time() - start) / points
+
+
+def cpu() -> str:
+    """What the kernel calls the processor."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
