@@ -222,6 +222,8 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
     "ENUM_NAME_OVERRIDES": {
+        "AlertSeverity": "apps.observability.alert_models.Severity",
+        "AlertState": "apps.observability.alert_models.AlertState",
         "NodePhase": "apps.fleet.models.NodePhase",
         "RolloutPhase": "apps.rollouts.models.Phase",
         "StageState": "apps.rollouts.models.StageState",

@@ -128,7 +128,7 @@ def test_the_alert_page(hot_node: Node, watched: WatchedFleet, operator: User, s
     page = signed_in(operator).get(f"/alerts/{alert.pk}/").text
     for text in (
         "8 of 8 GPUs run 16 °C above their usual; looks like the host",
-        "8 of 8 of node-2",
+        "8 of 8 in node-2",
         "59.0 to 65.0 °C",
         "7 °C until clocks are slowed (at 85 °C)",
         "Drain the node and check its airflow",

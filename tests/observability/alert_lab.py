@@ -85,8 +85,9 @@ class WatchedFleet:
 
     def heat(self, node: Node, *indices: int, excess: float = 16.0, metric: str = "temperature_c") -> None:
         """Have the detector find GPUs `excess` above their usual."""
+        usual = 410.0 if metric == "power_w" else 62.0
         for gpu in node.gpus.filter(index__in=indices or range(8)):
-            self.findings[gpu.number, metric] = (62.0 + excess, 62.0)
+            self.findings[gpu.number, metric] = (usual + excess, usual)
 
     def cool(self) -> None:
         self.findings.clear()
@@ -101,7 +102,7 @@ class WatchedFleet:
         """Let time pass, have every node poll, evaluate."""
         self.now += timedelta(seconds=seconds)
         if polls:
-            Node.objects.filter(phase=NodePhase.ACTIVE).update(last_seen_at=self.now)
+            Node.objects.filter(phase__in=Node.MAY_TALK, last_seen_at__isnull=False).update(last_seen_at=self.now)
         return alerting.evaluate(self.now)
 
     def run(self, seconds: float, step: float = 30.0, *, polls: bool = True) -> None:
