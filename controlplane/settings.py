@@ -38,6 +38,8 @@ class Env(BaseSettings):
     credential_life_s: float = Field(86_400.0, alias="FARRIER_CREDENTIAL_LIFE_S", gt=0)
     approval_life_s: float = Field(14_400.0, alias="FARRIER_APPROVAL_LIFE_S", gt=0)
     raw_retention_h: int = Field(48, alias="FARRIER_RAW_RETENTION_H", ge=1)
+    minute_retention_d: int = Field(30, alias="FARRIER_MINUTE_RETENTION_D", ge=1)
+    hour_retention_d: int = Field(400, alias="FARRIER_HOUR_RETENTION_D", ge=1)
     max_artifact_bytes: int = Field(64 << 30, alias="FARRIER_MAX_ARTIFACT_BYTES", ge=1)
     team_artifact_bytes: int = Field(1 << 40, alias="FARRIER_TEAM_ARTIFACT_BYTES", ge=1)
     webhook_networks: str = Field("", alias="FARRIER_WEBHOOK_NETWORKS")

@@ -20,6 +20,7 @@ from apps.access.actors import SYSTEM, Actor
 from apps.access.models import Role, Scope, Team, User
 from apps.models import services as registry
 from apps.models.models import ModelVersion
+from apps.observability import store
 from tests.artifacts import Keys, pack, signed_manifest
 
 PASSWORD = "correct horse battery staple"
@@ -49,7 +50,8 @@ def _empty_series(request: pytest.FixtureRequest, django_db_blocker: Any) -> Ite
     commits = marker is not None and marker.kwargs.get("transaction", False)
     if commits or {"transactional_db", "live_server"} & set(request.fixturenames):
         with django_db_blocker.unblock(), connection.cursor() as cursor:
-            cursor.execute("TRUNCATE inference_log, comparison")
+            for series in store.SERIES:
+                cursor.execute(f"TRUNCATE {series}")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Upkeep of the time series: days to come, days gone by."""
+"""The time series: rollups, days to come, days gone by."""
 
 from __future__ import annotations
 
@@ -12,3 +12,9 @@ from workers.task import task
 def keep_series(now: datetime) -> None:
     """Create partitions ahead and apply the retention."""
     services.keep_series(now=now)
+
+
+@task("observability.refresh", queue="observability")
+def refresh(now: datetime) -> None:
+    """Roll up minutes, hours and days."""
+    services.refresh_rollups(now=now)

@@ -41,6 +41,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
         every("fleet.compile_assignments", TICK_S),
         every("fleet.forget_nonces", MINUTE_S),
         every("rollouts.tick", TICK_S),
+        every("observability.refresh", TICK_S),
         every("observability.keep_series", 10 * MINUTE_S, queue="jobs"),
     )
 }

@@ -1,7 +1,8 @@
-"""What is measured. The time-series tables (inference_log, comparison) are not Django models: see timeseries.py."""
+"""What is measured. The time-series tables (store.SERIES) are not Django models: see store.py."""
 
 from __future__ import annotations
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
 
@@ -44,3 +45,29 @@ class StoreKind(models.Model):
 
     class Meta:
         db_table = "observability_storekind"
+
+
+class Rollup(models.Model):
+    """How far a rollup goes: buckets that begin before `rolled_until` are made, but for what DirtyMinute says."""
+
+    series = models.CharField(max_length=32, primary_key=True)
+    rolled_until = models.DateTimeField()
+
+    class Meta:
+        db_table = "observability_rollup"
+
+
+class DirtyMinute(models.Model):
+    """A minute into which a batch has put rows since it was last rolled up; written with them, in one transaction.
+
+    A new row a batch and minute, never updated: nodes don't wait for each other, and the refresh that deletes what it
+    sees has seen those rows too.
+    """
+
+    series = models.CharField(max_length=32)  # inference_log | gpu_sample
+    minute = models.DateTimeField()
+    gpus = ArrayField(models.IntegerField(), default=list)  # whose; empty: everything in that minute
+
+    class Meta:
+        db_table = "observability_dirtyminute"
+        indexes = [models.Index(fields=["series", "minute"], name="observability_dirty_minute")]

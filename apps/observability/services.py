@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.conf import settings
@@ -15,15 +15,13 @@ from apps.access.services import require_role
 from apps.audit.models import RestoreEpoch
 from apps.fleet.models import Node
 from apps.lib.errors import Conflict, DomainError, Forbidden
-from apps.observability import rows, timeseries
+from apps.observability import ingest, rollups, store
 from apps.observability.models import Feedback, TelemetryCursor
 from protocol import failpoints
 from protocol.messages import TelemetryAck
 from protocol.telemetry_pb2 import TelemetryBatch
 
-AHEAD = timedelta(minutes=10)  # a row further in the future than this is a broken clock's
 SPOOL_LIFE = timedelta(hours=24)  # a node keeps what it can't deliver for that long
-OFFSET_MAX_S = 1e9  # a clock that is 30 years off is as good as none; NaN is none either
 CURSOR_LIFE = timedelta(days=30)
 
 
@@ -53,7 +51,7 @@ def store_batch(node: Node, batch: TelemetryBatch, *, now: datetime) -> Telemetr
             return TelemetryAck(boot_id=boot_id, seq=cursor.seq)
         if batch.seq != cursor.seq + 1 and not _restored_since(cursor.updated_at):
             raise SequenceGap(batch.seq, cursor.seq)
-        dropped = _store_rows(node, batch, now)
+        dropped = ingest.store_rows(node, batch, now)
         cursor.seq, cursor.updated_at = batch.seq, now
         cursor.dropped_rows += dropped
         cursor.save(update_fields=["seq", "dropped_rows", "updated_at"])
@@ -92,28 +90,6 @@ def _restored_since(moment: datetime) -> bool:
     return RestoreEpoch.objects.filter(at__gt=moment).exists()
 
 
-def _store_rows(node: Node, batch: TelemetryBatch, now: datetime) -> int:
-    """Append the batch's good rows; return how many were dropped."""
-    raw_life = timedelta(hours=settings.FARRIER.raw_retention_h)
-    window = rows.Window(
-        node_id=node.pk,
-        team_id=node.team_id,
-        received_at=now,
-        offset_us=round(batch.clock_offset_s * 1e6) if abs(batch.clock_offset_s) <= OFFSET_MAX_S else 0,
-        oldest=now - raw_life,
-        newest=now + AHEAD,
-    )
-    dropped = 0
-    for series, converted, count in (
-        ("inference_log", rows.inference(batch.inference, window), len(batch.inference)),
-        ("comparison", rows.comparisons(batch.comparison, window), len(batch.comparison)),
-    ):
-        timeseries.ensure_days(series, {row[0].astimezone(UTC).date() for row in converted})
-        timeseries.copy_rows(series, converted)
-        dropped += count - len(converted)
-    return dropped
-
-
 def record_feedback(*, team: Team, labels: Iterable[Mapping[str, str]], actor: Actor, now: datetime) -> int:
     """Store the true labels of requests, `{request_id, label}` each; a later label replaces an earlier one.
 
@@ -130,8 +106,35 @@ def record_feedback(*, team: Team, labels: Iterable[Mapping[str, str]], actor: A
     return len(newest)
 
 
+def refresh_rollups(*, now: datetime) -> None:
+    """Roll up the minutes, hours and days that are over, and what came late for those before."""
+    rollups.refresh(now)
+
+
 def keep_series(*, now: datetime) -> None:
-    """Create the days to come, drop what has outlived its retention, forget cursors of long gone boots."""
-    timeseries.keep_ahead(now)
-    timeseries.drop_before(now - timedelta(hours=settings.FARRIER.raw_retention_h))
+    """Create the days to come, drop what has outlived its retention, forget cursors of long gone boots.
+
+    Nothing is dropped that isn't rolled up yet: so that is done first, and what is left of it keeps its rows.
+    """
+    store.keep_ahead(now)
+    rollups.refresh(now)
+    for series, cutoff in cutoffs(now).items():
+        store.drop_before(series, cutoff)
     TelemetryCursor.objects.filter(updated_at__lt=now - CURSOR_LIFE).delete()
+
+
+def cutoffs(now: datetime) -> dict[str, datetime]:
+    """Before which moment each series may go. Days are kept for good."""
+    keep = settings.FARRIER
+    raw = now - timedelta(hours=keep.raw_retention_h)
+    minute = now - timedelta(days=keep.minute_retention_d)
+    hour = now - timedelta(days=keep.hour_retention_d)
+    return {
+        "inference_log": min(raw, rollups.oldest_unrolled("inference_log")),
+        "comparison": raw,
+        "gpu_sample": min(raw, rollups.oldest_unrolled("gpu_sample")),
+        "engine_sample": raw,
+        "gpu_minute": min(minute, rollups.rolled_until("gpu_hour")),
+        "inference_minute": minute,
+        "gpu_hour": min(hour, rollups.rolled_until("gpu_day")),
+    }

@@ -1,4 +1,4 @@
-"""All SQL on the time-series tables: one file of sql/ a query, a function of the same name, typed rows.
+"""The questions asked of requests and pairs: one file of sql/ a query, a function of the same name, typed rows.
 
 The same calls give the same rows on TimescaleDB and on plain daily partitions. Times are node time plus the node's
 clock offset; `received_at` is ours, one value a batch. «Error» means HTTP status 500 and above: what the engine, not
@@ -7,18 +7,14 @@ the caller, did wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime, timedelta
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
-
-SERIES = ("inference_log", "comparison")
-DAYS_AHEAD = 3
-_SQL = Path(__file__).parent / "sql"
+from apps.observability import store
+from apps.observability.models import Rollup
+from apps.observability.rows import EPOCH
 
 INFERENCE_TYPES = {
     "time": "timestamptz",
@@ -69,7 +65,6 @@ COMPARISON_TYPES = {
     "sample": "text",
     "dropped_before": "int4",
 }
-_TYPES: Mapping[str, Mapping[str, str]] = {"inference_log": INFERENCE_TYPES, "comparison": COMPARISON_TYPES}
 
 
 class EvidenceRequest(NamedTuple):
@@ -115,6 +110,20 @@ class MinuteCount(NamedTuple):
     requests: int
     errors: int
     good: int
+
+
+class RequestMinute(NamedTuple):
+    """What one version answered on one node in the minute that begins at `time`; slow: longer than 500 ms."""
+
+    time: datetime
+    node_id: UUID
+    team_id: UUID
+    model: str
+    version: int
+    requests: int
+    errors: int
+    slow_500ms: int
+    latency_us_sum: int
 
 
 class TrafficBucket(NamedTuple):
@@ -278,96 +287,39 @@ def labelled(model: str, versions: Iterable[int], since: datetime) -> list[Label
     return _rows("labelled", Labelled, model=model, versions=list(versions), since=since)
 
 
+def request_minutes(
+    model: str | None,
+    node_ids: Iterable[UUID] | None,
+    since: datetime,
+    until: datetime,
+    *,
+    team_ids: Iterable[UUID] | None = None,
+) -> list[RequestMinute]:
+    """Return requests by minute, node, model and version in [since, until), by time; None stands for all.
+
+    Read from the rollup, what it doesn't have yet from the log itself.
+    """
+    rolled = Rollup.objects.filter(series="inference_minute").values_list("rolled_until", flat=True).first()
+    return _rows(
+        "request_minutes",
+        RequestMinute,
+        model=model,
+        node_ids=None if node_ids is None else list(node_ids),
+        team_ids=None if team_ids is None else list(team_ids),
+        since=since,
+        until=until,
+        rolled=rolled or EPOCH,
+    )
+
+
 def request(request_id: str, team_ids: Iterable[UUID]) -> list[LoggedRequest]:
     """Return what the log has on one request id, for the given teams; a client may have repeated an id."""
     return _rows("request", LoggedRequest, request_id=request_id, team_ids=list(team_ids))
-
-
-def copy_rows(series: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Append rows by binary COPY, in the column order of INFERENCE_TYPES or COMPARISON_TYPES.
-
-    The days that they fall into must exist: `ensure_days` first, in the same transaction.
-    """
-    if not rows:
-        return
-    types = _TYPES[series]
-    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        statement = f"COPY {series} ({', '.join(types)}) FROM STDIN (FORMAT BINARY)"
-        with cursor.copy(statement) as copy:
-            copy.set_types(list(types.values()))
-            for row in rows:
-                copy.write_row(row)
-
-
-def ensure_days(series: str, days: Iterable[date]) -> None:
-    """Make sure that rows of these (UTC) days have a place. Nothing to do on TimescaleDB."""
-    if is_timescale():
-        return
-    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        # sorted: two batches that create the same days must not wait for each other crosswise
-        for day in sorted(days):
-            cursor.execute("SELECT observability_ensure_day(%s, %s)", [series, day])
-
-
-def keep_ahead(now: datetime) -> None:
-    """Create the partitions of today and the days to come, so that ingest hardly ever has to."""
-    for series in SERIES:
-        ensure_days(series, [now.date() + timedelta(days=ahead) for ahead in range(DAYS_AHEAD + 1)])
-
-
-def drop_before(cutoff: datetime) -> list[str]:
-    """Drop whole days (chunks) that end at or before `cutoff`; return their names. Runs as the tables' owner."""
-    alias = "owner" if "owner" in connections else DEFAULT_DB_ALIAS
-    dropped = []
-    for series in SERIES:
-        if is_timescale():
-            dropped += _column(alias, "SELECT drop_chunks(%(series)s, older_than => %(cutoff)s)", series, cutoff)
-            continue
-        # the part of a day ends with it
-        last = f"{series}_p{cutoff.date() - timedelta(days=1):%Y%m%d}"
-        for name in _column(alias, _text("partitions"), series, cutoff):
-            if name <= last:
-                _drop_part(alias, name)
-                dropped.append(name)
-    return dropped
-
-
-def _drop_part(alias: str, name: str) -> None:
-    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
-        # a query that reads the day must not make all ingest queue up behind this drop; the next tick tries again
-        cursor.execute("SET LOCAL lock_timeout = '2s'")
-        cursor.execute(f"DROP TABLE {name}")
-
-
-def _column(alias: str, statement: str, series: str, cutoff: datetime) -> list[str]:
-    with connections[alias].cursor() as cursor:
-        cursor.execute(statement, {"series": series, "cutoff": cutoff})
-        return [str(value) for (value,) in cursor.fetchall()]
-
-
-def is_timescale() -> bool:
-    """Tell whether this database keeps its series in hypertables, not in daily partitions."""
-    return not _is_partitioned(str(connections[DEFAULT_DB_ALIAS].settings_dict["NAME"]))
-
-
-@cache
-def _is_partitioned(_database: str) -> bool:
-    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        cursor.execute("SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass('inference_log')")
-        (partitioned,) = cursor.fetchone()
-    return bool(partitioned)
 
 
 def _or_ever(since: datetime | None) -> Any:
     return since if since is not None else "-infinity"
 
 
-@cache
-def _text(name: str) -> str:
-    return (_SQL / f"{name}.sql").read_text()
-
-
 def _rows(name: str, kind: type[R], **parameters: Any) -> list[R]:
-    with connections[DEFAULT_DB_ALIAS].cursor() as cursor:
-        cursor.execute(_text(name), parameters)
-        return [kind(*row) for row in cursor.fetchall()]
+    return store.fetch(store.sql(name), kind, **parameters)

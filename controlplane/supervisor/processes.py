@@ -115,7 +115,7 @@ def platform(site: Site) -> list[ProcessSpec]:
             env.web,
             Probe(lambda: http_problem(layout.live_socket, "/livez", host), recheck_s=5),
         ),
-        _celery("worker", ("worker", "-Q", "default,audit,fleet,rollouts", "--concurrency", "2"), site),
+        _celery("worker", ("worker", "-Q", "default,audit,fleet,observability,rollouts", "--concurrency", "2"), site),
         _celery("jobs", ("worker", "-Q", "jobs", "--concurrency", "1"), site),
         _celery("beat", ("beat", "--schedule", str(layout.run / "beat-schedule"), "--pidfile="), site),
         spec("edge", caddy, WAVE_ENTRY, env.plain, Probe(lambda: http_problem(site.port, "/livez"), recheck_s=5)),

@@ -25,12 +25,14 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import django
+import numpy as np
 django.setup()
 from django.db import DatabaseError, connection
 from apps.access.models import Team
 from apps.fleet.models import Node, Pool
-from apps.observability import services, timeseries
-from tests.observability.batches import batch, comparison, inference
+from apps.fleet.hardware import store_gpus
+from apps.observability import samples, services, timeseries
+from tests.observability.batches import batch, comparison, gpu_block, inference
 
 now = datetime.now(UTC)
 team = Team.objects.create(slug="t", name="T")
@@ -41,13 +43,24 @@ class Agent:
     node, boot_id = node.pk, uuid4()
 
 rows = [inference("new"), inference("old", ago_s=47 * 3600.0), comparison()]
-stored = services.store_batch(node, batch(Agent, 1, *rows), now=now)
+store_gpus(node, {"gpus": [{"uuid": "GPU-1", "index": 0, "name": "H100", "memory_bytes": 1}]})
+(gpu,) = node.gpus.values_list("number", flat=True)
+measured = gpu_block(["GPU-1"], [now.timestamp() - 120, now.timestamp() - 46 * 3600], power_w=[300, 100])
+stored = services.store_batch(node, batch(Agent, 1, *rows, gpu=[measured]), now=now)
+samples.copy_history(gpu, {"power_w": np.full(60, 200)}, now.timestamp() - 7_200 + 60 * np.arange(60), True)
+services.refresh_rollups(now=now)
+
+def power():
+    span = (now - timedelta(days=3), now)
+    (series,) = samples.gpu_points("power_w", [gpu], *span, step=timedelta(minutes=1))
+    return sorted(set(series.mean.tolist()))
 
 def kept():
     span = (now - timedelta(days=3), now + timedelta(days=1))
     return sorted(row.request_id for row in timeseries.evidence_requests("digits", [1], [node.pk], *span))
 
 before = kept()
+watts = power()
 services.keep_series(now=now + timedelta(hours=25))
 try:
     with connection.cursor() as cursor:
@@ -55,7 +68,7 @@ try:
     dropped = True
 except DatabaseError:
     dropped = False
-print(json.dumps([stored.seq, stored.dropped_rows, before, kept(), dropped]))
+print(json.dumps([stored.seq, stored.dropped_rows, before, kept(), dropped, watts, power()]))
 """
 
 
@@ -70,6 +83,7 @@ def urls(django_db_setup: None) -> Iterator[dict[str, str]]:
         _drop(server)
         for role in (OWNER, APP):
             server.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(role), PASSWORD))
+        server.execute(sql.SQL("GRANT pg_read_all_settings TO {}").format(sql.Identifier(OWNER)))  # as docker/ does
         server.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(DATABASE), sql.Identifier(OWNER)))
         address = f"{admin['host']}:{admin['port']}/{DATABASE}"
         password = PASSWORD.replace(" ", "%20")
@@ -98,6 +112,7 @@ def test_the_role_without_rights_stores_and_the_owner_drops(urls: dict[str, str]
 
     run("manage.py", "migrate", "--database", "owner", "--verbosity", "0")
     run("manage.py", "grant_app_role")
-    seq, dropped_rows, before, after, may_drop = json.loads(run("-c", PROGRAM).splitlines()[-1])
+    seq, dropped_rows, before, after, may_drop, *watts = json.loads(run("-c", PROGRAM).splitlines()[-1])
     assert (seq, dropped_rows, before, after) == (1, 0, ["new", "old"], ["new"])
     assert may_drop is False
+    assert watts == [[100, 200, 300]] * 2  # rolled up, and so still known when the samples are gone

@@ -11,7 +11,7 @@ from django.db import DatabaseError, connection
 
 from apps.audit.models import RestoreEpoch
 from apps.fleet.models import Node
-from apps.observability import services, timeseries
+from apps.observability import services, store, timeseries
 from apps.observability.models import TelemetryCursor
 from tests.observability.batches import batch, comparison, inference, node_ids, send
 
@@ -184,7 +184,7 @@ def parts(series="inference_log"):
 
 
 def test_days_are_made_ahead_and_dropped_after_the_retention(agent, settings):
-    if timeseries.is_timescale():
+    if store.is_timescale():
         pytest.skip("hypertables make their own chunks")
     now = datetime.now(UTC)
     services.keep_series(now=now)
@@ -198,7 +198,7 @@ def test_days_are_made_ahead_and_dropped_after_the_retention(agent, settings):
 
 
 def test_a_day_too_far_ahead_is_not_made(db):
-    if timeseries.is_timescale():
+    if store.is_timescale():
         pytest.skip("hypertables make their own chunks")
     with pytest.raises(DatabaseError, match="too far ahead"):
-        timeseries.ensure_days("inference_log", [datetime.now(UTC).date() + timedelta(days=30)])
+        store.ensure_days("inference_log", [datetime.now(UTC).date() + timedelta(days=30)])

@@ -1,0 +1,3 @@
+DELETE FROM {target}
+WHERE gpu = %(gpu)s
+  AND time BETWEEN %(first)s AND %(last)s

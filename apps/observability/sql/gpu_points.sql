@@ -1,0 +1,5 @@
+SELECT gpu, date_part('epoch', bucket), {mean}, {low}, {high}
+FROM (
+{layers}) AS layer
+GROUP BY gpu, bucket
+ORDER BY gpu, bucket
