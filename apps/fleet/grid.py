@@ -6,7 +6,7 @@ Judged in SQL: eighty thousand GPUs would take longer to fetch than to judge.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -43,6 +43,7 @@ HEALTH: dict[str, tuple[str, str, str]] = {
     "idle": ("·", "idle", "idle"),
 }
 WELL = ("serving", "idle")
+RANKS = {str(health): rank for rank, health in enumerate(GpuHealth.values)}  # as sql/judged.sql counts them
 
 
 class Cell(NamedTuple):
@@ -107,30 +108,39 @@ class Grid:
 
 def totals(user: User, now: datetime) -> Grid:
     """Count the user's nodes by zone and health, without cells; one query whatever the fleet's size."""
+    return _counted(_rows(user, now, _NODE_CELLS, _COUNTED))
+
+
+def grid(user: User, now: datetime) -> Grid:
+    """Return the user's whole fleet with its cells; one query for the nodes, one for the GPUs if they fit."""
+    rows = _rows(user, now, _NODE_CELLS, _LISTED)
+    known = _counted((row.zone, row.health, 1, row.gpus, row.simulated) for row in map(_Row._make, rows))
+    by_gpu = known.gpus <= GPUS_DRAWN
+    if by_gpu:
+        rows = _rows(user, now, _GPU_CELLS, _LISTED)
+    zones = {zone.name: zone for zone in known.zones}
+    counts: Counter[str] = Counter()
+    for name, group in groupby(map(_Row._make, rows), key=lambda row: row.zone):
+        cells = tuple(Cell(row.node, row.gpu, row.health, row.simulated) for row in group)
+        counts.update(cell.health for cell in cells)
+        if name in zones:  # a zone may be born between the two queries
+            zones[name].cells = cells
+    return Grid(known.zones, by_gpu, [entry for _, entry in _entries(counts)])
+
+
+def _counted(rows: Iterable[tuple[str, str, int, int, bool]]) -> Grid:
+    """Add (zone, health, nodes, GPUs, simulated) up to a grid without cells."""
     zones: dict[str, Zone] = {}
-    for name, health, nodes, gpus, simulated in _rows(user, now, _NODE_CELLS, _COUNTED):
-        zone = zones.setdefault(name, Zone(name))
+    for name, health, nodes, gpus, simulated in rows:
+        zone = zones.get(name)
+        if zone is None:
+            zone = zones[name] = Zone(name)
         zone.nodes += nodes
         zone.gpus += gpus
         zone.simulated |= simulated
         zone.counts[health] += nodes
     counts = sum((zone.counts for zone in zones.values()), Counter[str]())
     return Grid(tuple(zones.values()), by_gpu=False, legend=[entry for _, entry in _entries(counts)])
-
-
-def grid(user: User, now: datetime) -> Grid:
-    """Return the user's whole fleet with its cells; two queries whatever its size."""
-    known = totals(user, now)
-    by_gpu = known.gpus <= GPUS_DRAWN
-    rows = _rows(user, now, _GPU_CELLS if by_gpu else _NODE_CELLS, _LISTED)
-    zones = {zone.name: zone for zone in known.zones}
-    counts: Counter[str] = Counter()
-    for name, group in groupby(rows, key=lambda row: str(row[0])):
-        cells = tuple(Cell(*row[1:]) for row in group)
-        counts.update(cell.health for cell in cells)
-        if name in zones:  # a zone may be born between the two queries
-            zones[name].cells = cells
-    return Grid(known.zones, by_gpu, [entry for _, entry in _entries(counts)])
 
 
 def at_home(user: User, now: datetime) -> Grid:
@@ -143,15 +153,27 @@ def _entries(counts: Mapping[str, int]) -> Iterator[tuple[str, tuple[str, str, s
     return ((key, (*HEALTH[key], counts[key])) for key in HEALTH if counts.get(key))
 
 
+class _Row(NamedTuple):
+    """A row of the listing; `gpus` is the node's count."""
+
+    zone: str
+    node: str
+    gpu: int | None
+    health: str
+    simulated: bool
+    gpus: int
+
+
 # GREATEST passes over NULL: no GPU, or nothing told
-_NODE_CELLS = "SELECT facts.*, NULL::int AS gpu, (%(ranks)s::text[])[GREATEST(worst, told)] AS ill FROM facts"
+_NODE_CELLS = "SELECT facts.*, NULL::int AS gpu, GREATEST(worst, told) AS ill FROM facts"
 _GPU_CELLS = """
     SELECT zone, facts.name, phase, silent, gpus, COALESCE(g.simulated, FALSE) AS simulated, failed, busy,
-           g.index AS gpu, (%(ranks)s::text[])[GREATEST(array_position(%(ranks)s::text[], g.health::text), told)] AS ill
-    FROM facts LEFT JOIN fleet_gpu g ON g.node_id = facts.id"""
+           g.index AS gpu, GREATEST(r.rank, told) AS ill
+    FROM facts LEFT JOIN fleet_gpu g ON g.node_id = facts.id
+    LEFT JOIN unnest(%(names)s::text[], %(ranks)s::int[]) AS r(name, rank) ON r.name = g.health"""
 _COUNTED = """SELECT zone, health, count(*), sum(gpus)::int, bool_or(simulated)
               FROM judged GROUP BY zone, health ORDER BY zone, health"""
-_LISTED = "SELECT zone, name, gpu, health, simulated FROM judged ORDER BY zone, name, gpu"
+_LISTED = "SELECT zone, name, gpu, health, simulated, gpus FROM judged ORDER BY zone, name, gpu"
 
 
 def _rows(user: User, now: datetime, cells: str, asked: str) -> list[tuple[Any, ...]]:
@@ -162,13 +184,14 @@ def _rows(user: User, now: datetime, cells: str, asked: str) -> list[tuple[Any, 
                 "teams": list(teams_for(user).values_list("pk", flat=True)),
                 "now": now,
                 "polls": OVERDUE_POLLS,
-                "ranks": [str(health) for health in GpuHealth.values],
+                "names": list(RANKS),
+                "ranks": list(RANKS.values()),
                 "sick_types": list(Condition.SICK),
-                "sick_health": [str(health) for health in Condition.SICK.values()],
+                "sick_ranks": [RANKS[str(health)] for health in Condition.SICK.values()],
             },
         )
         rows: list[tuple[Any, ...]] = cursor.fetchall()
-    return rows
+        return rows
 
 
 @cache

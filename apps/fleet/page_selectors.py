@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
 
 from apps.access.models import User
 from apps.access.selectors import for_user
-from apps.fleet.models import DesiredDeployment, Node, NodePhase, ReportedDeployment
+from apps.fleet.models import DesiredDeployment, Gpu, Node, NodePhase, ReportedDeployment
 from apps.lib.errors import NotFound
 from apps.lib.templatetags.farrier import size
 from protocol.messages import DeploymentState
@@ -26,12 +28,19 @@ def node_list(user: User, *, search: str = "", phase: str = "", zone: str = "", 
         rows = rows.filter(zone=zone)
     if pool:
         rows = rows.filter(pool__slug=pool)
-    running = Q(reported__state=DeploymentState.RUNNING)
+    # subqueries, not joins: the page's fifty rows are counted, not the fleet's product of them all
+    of_node = {"node": OuterRef("pk")}
+    running = ReportedDeployment.objects.filter(**of_node, state=DeploymentState.RUNNING)
     return rows.annotate(
-        served=Count("reported", filter=running, distinct=True),
-        wanted=Count("desired", distinct=True),
-        gpu_count=Count("gpus", distinct=True),
+        served=_count(running),
+        wanted=_count(DesiredDeployment.objects.filter(**of_node)),
+        gpu_count=_count(Gpu.objects.filter(**of_node)),
     )
+
+
+def _count(rows: QuerySet[Any]) -> Coalesce:
+    counted = rows.order_by().values("node").annotate(count=Count("*")).values("count")
+    return Coalesce(Subquery(counted), 0)
 
 
 def choices(user: User) -> dict[str, list[str]]:
