@@ -310,6 +310,20 @@ def test_lateness_does_not_add_up(
     assert sampler.left_out == pytest.approx(left_out * 100, abs=2)
 
 
+def test_a_round_that_fails_is_not_the_last(rig: Rig, monkeypatch: Any) -> None:
+    schedule = Schedule(20, 0.002, 0.0)
+    sampler = sampler_of(rig, interval_s=0.1, clock=schedule.clock)
+
+    def failing() -> None:
+        schedule.round()
+        raise OSError("the spool is gone")
+
+    monkeypatch.setattr(sampler, "_stop", schedule)
+    monkeypatch.setattr(sampler, "round", failing)
+    sampler._run()
+    assert len(schedule.starts) == 20
+
+
 # the whole hardware
 
 

@@ -156,7 +156,11 @@ class Sampler:
             if wait_s > 0 and self._stop.wait(wait_s):
                 return
             self.lateness_s.append(max(0.0, self._clock() - due_s))
-            self.round()
+            try:
+                self.round()
+            except Exception:
+                # whatever it was, the next round may do better; that nothing comes is told as a condition
+                log.exception("a round of samples failed")
             # the next one that is still to come
             following = max(number + 1, math.ceil((self._clock() - start_s) / self._interval_s))
             self.left_out += following - number - 1
