@@ -64,7 +64,7 @@ def test_a_node_joins_serves_compares_and_is_promoted(world: World, live_server:
     token = services.create_join_token(pool=world.pool, actor=world.actor, now=_utc(), node_name="node-1")
     first, second = world.artifact(1), world.artifact(2)
     with node_of(Far(live_server.url, token), tmp_path) as node:  # type: ignore[arg-type]
-        node.start()
+        node.start("--hardware", "simulated")
         until(lambda: NodeRow.objects.filter(name="node-1", phase=NodePhase.ACTIVE).exists(), "the node is active")
         _assign(world, [services.DesiredSpec(first, Role.BASELINE, 100)])
         until(_is_in_sync, "it runs v1")
@@ -100,7 +100,9 @@ def _check_reports(row: NodeRow, artifact: Artifact) -> None:
     assert (report.state, report.digest, report.weight_in_force) == ("running", artifact.digest, 100)
     assert report.warmup_ms is not None
     conditions = {condition.type: condition.status for condition in row.conditions.all()}
-    wanted = {"DiskSpace", "ZygoteReady", "GatewayReady", "ComparatorReady", "ControlPlaneReachable"}
+    wanted = {"DiskSpace", "ZygoteReady", "GatewayReady", "ComparatorReady", "ControlPlaneReachable", "GpusSampled"}
     assert {kind for kind in wanted if conditions.get(kind) == "true"} == wanted
+    assert conditions["HardwareSimulated"] == "true"
+    assert list(row.gpus.order_by("index").values_list("index", "simulated")) == [(index, True) for index in range(8)]
     row.refresh_from_db()
     assert row.gateway_url.startswith("http://127.0.0.1:")

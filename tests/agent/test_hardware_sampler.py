@@ -217,6 +217,24 @@ def test_an_xid_is_told_even_if_the_gpu_has_nothing_else_to_say(rig: Rig) -> Non
     assert (rows["xid"] > 0).sum() == 2
 
 
+def test_a_lost_gpu_that_can_not_even_be_named_keeps_nobody_elses_xids(rig: Rig, monkeypatch: Any) -> None:
+    rig.script(*({"fault": "xid", "xid": 79, "gpus": [gpu], "at_s": gpu} for gpu in (1, 2)))
+    sampler = sampler_of(rig)
+    is_lost = lambda *_: pynvml.NVML_ERROR_GPU_IS_LOST  # noqa: E731
+    monkeypatch.setattr(pynvml.nvmlLib, "nvmlDeviceGetUUID", is_lost, raising=False)
+    waiting = pynvml.nvmlLib.nvmlEventSetWait_v2
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    for moment in range(5):
+        # as drivers do: the wait itself fails for a moment
+        monkeypatch.setattr(pynvml.nvmlLib, "nvmlEventSetWait_v2", is_lost if moment == 2 else waiting, raising=False)
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+        rig.clock.pass_s(1.0)
+        sampler.round()
+    sampler.writer.publish()
+    rows = written(rig)
+    assert [(row["key"], row["xid"]) for row in rows[rows["xid"] > 0]] == [(1, 79), (2, 79)]
+
+
 def test_a_gpu_that_was_lost_at_the_start_tells_its_xids_once_it_is_back(rig: Rig) -> None:
     rig.script({"fault": "lost", "gpus": [1], "at_s": 0, "until_s": 15})
     sampler = sampler_of(rig)
@@ -290,6 +308,20 @@ def test_lateness_does_not_add_up(
     assert np.minimum(grid, 0.1 - grid).max() <= oversleep_s + 1e-6
     assert (schedule.starts[-1] - schedule.starts[0]) / 99 == pytest.approx(1 / rate_hz, rel=0.02)
     assert sampler.left_out == pytest.approx(left_out * 100, abs=2)
+
+
+def test_a_round_that_fails_is_not_the_last(rig: Rig, monkeypatch: Any) -> None:
+    schedule = Schedule(20, 0.002, 0.0)
+    sampler = sampler_of(rig, interval_s=0.1, clock=schedule.clock)
+
+    def failing() -> None:
+        schedule.round()
+        raise OSError("the spool is gone")
+
+    monkeypatch.setattr(sampler, "_stop", schedule)
+    monkeypatch.setattr(sampler, "round", failing)
+    sampler._run()
+    assert len(schedule.starts) == 20
 
 
 # the whole hardware

@@ -7,6 +7,7 @@ watches (monitor.py) abandons this thread to it and goes on with another for the
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import math
 import threading
@@ -29,6 +30,7 @@ SLOW_S = 0.25  # a GPU that takes longer to read is read so much more rarely tha
 SLOW_SHARE = 10.0
 EVENTS = -1  # stands for the wait for events where a GPU's index would
 LATENESS_KEPT = 10_000
+MAX_EVENTS = 100  # a round; a driver may tell the same Xid many thousand times
 
 
 @dataclass
@@ -54,6 +56,9 @@ class XidEvents:
     def __init__(self, readers: Sequence[Reader]) -> None:
         self._set: Any | None = None
         self._asked: set[str] = set()
+        # not asked of the driver: a GPU that has just fallen off the bus doesn't tell its UUID any more
+        self._uuids = {_pointer(reader.device.handle): reader.device.uuid for reader in readers}
+        self._complaint = ""
         try:
             self._set = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError as failed:
@@ -78,15 +83,20 @@ class XidEvents:
     def take(self) -> list[tuple[str, int]]:
         """(GPU UUID, code) of what happened since the last call; never waits."""
         found: list[tuple[str, int]] = []
-        while self._set is not None and len(found) < 100:
+        while self._set is not None and len(found) < MAX_EVENTS:
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._set, 0)
-                found.append((pynvml.nvmlDeviceGetUUID(event.device), int(event.eventData)))
             except pynvml.NVMLError_Timeout:
                 break
             except pynvml.NVMLError as failed:
-                log.warning("Xids are not told any more: %s", failed)
-                self._set = None
+                # so a driver may answer for all its GPUs when one is lost: the others' Xids still come, later
+                if str(failed) != self._complaint:
+                    log.warning("Xids can't be asked for at the moment: %s", failed)
+                self._complaint = str(failed)
+                break
+            uuid = self._uuids.get(_pointer(event.device))
+            if uuid is not None:
+                found.append((uuid, int(event.eventData)))
         return found
 
 
@@ -146,7 +156,11 @@ class Sampler:
             if wait_s > 0 and self._stop.wait(wait_s):
                 return
             self.lateness_s.append(max(0.0, self._clock() - due_s))
-            self.round()
+            try:
+                self.round()
+            except Exception:
+                # whatever it was, the next round may do better; that nothing comes is told as a condition
+                log.exception("a round of samples failed")
             # the next one that is still to come
             following = max(number + 1, math.ceil((self._clock() - start_s) / self._interval_s))
             self.left_out += following - number - 1
@@ -211,3 +225,8 @@ class Sampler:
         if not math.isnan(bits):
             seen.throttle |= int(bits)
         return row
+
+
+def _pointer(handle: Any) -> int:
+    """What tells two handles of NVML apart."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
