@@ -173,6 +173,12 @@ GROUP BY time_bucket(INTERVAL '1 minute', time), node_id, team_id, model, versio
 WITH NO DATA
 """
 
+# requests that an earlier release has stored are rolled up by the first ticks
+MARK_WHAT_IS_THERE = """
+INSERT INTO observability_dirtyminute (series, minute, gpus)
+SELECT DISTINCT 'inference_log', date_trunc('minute', time), '{}'::integer[] FROM inference_log
+"""
+
 HYPERTABLES = (
     # name, chunk, what a segment of the columnstore has in common, when a chunk goes there
     ("gpu_sample", "1 hour", "gpu", "6 hours"),
@@ -228,6 +234,7 @@ def create(apps: Any, schema_editor: Any) -> None:
     kind = apps.get_model("observability", "StoreKind").objects.using(alias).get().kind
     with schema_editor.connection.cursor() as cursor:
         (_timescale if kind == "timescale" else _plain)(cursor)
+        cursor.execute(MARK_WHAT_IS_THERE)
 
 
 def drop(apps: Any, schema_editor: Any) -> None:
