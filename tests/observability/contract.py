@@ -110,6 +110,7 @@ def ask() -> dict[str, Any]:
     from protocol.metrics import GPU_BY_NAME
 
     span = (BASE - HOUR, BASE + DAY)
+    minute = int(BASE.timestamp()) // 60
     answers: dict[str, Any] = {
         "evidence": timeseries.evidence_requests("digits", [1, 2], [NODE], *span),
         "pairs": timeseries.comparison_pairs(ROLLOUT, 0, 1, span[0], [NODE]),
@@ -123,6 +124,7 @@ def ask() -> dict[str, Any]:
         "latest": samples.latest(GPUS),
         "rolled until": samples.rolled_until(),
         "heard": sorted(samples.gpus_heard(span[0])),
+        "matrix": str(samples.minute_matrix("power_w", GPUS, minute, minute + 239).tolist()),  # str: nan is not nan
         "tables": {name: table(name) for name in ("gpu_minute", "gpu_hour", "gpu_day", "inference_minute")},
     }
     for metric in GPU_BY_NAME:
