@@ -31,10 +31,11 @@ DRIFT_RATE = np.float32(1 / 60)  # a memory of an hour
 BREAK = 2.0  # sigmas of drift: a trend break
 LEAN = 1.5  # sigmas of drift below which a level shift is not (or no longer) in the making
 STANDING = float(DAY)  # minutes that a drift stands before it is the new level: it was there at every time of the day
-LEVEL_RATE = np.float32(1 / (7 * DAY))
 SEASON_RATE = np.float32(0.1)  # a phase comes once a day
-WEEK_RATE = np.float32(0.1 / 60)  # an hour of the week has sixty minutes
-SCALE_RATE = np.float32(1 / (2 * DAY))
+SLOW_MINUTES = 4  # what changes slowly learns from one minute in four: noise has hardly moved in between
+LEVEL_RATE = np.float32(SLOW_MINUTES / (7 * DAY))
+WEEK_RATE = np.float32(SLOW_MINUTES * 0.1 / 60)  # an hour of the week has sixty minutes
+SCALE_RATE = np.float32(SLOW_MINUTES / (2 * DAY))
 HALF = np.float32(0.6745)  # half of a normal variable's values lie within so many sigmas
 COVER = 0.9  # share of the minutes that a history must have
 HISTORY_BLOCK = 64  # series at a time, for history
@@ -159,6 +160,7 @@ class _Block:
         self, state: State, minute: int, values: Floats, scores: Scores, part: slice, scratch: _Scratch
     ) -> None:
         self.begin, self.floor, self.shifts = part.start, np.float32(state.floor), scores.shifts
+        self.slow = minute % SLOW_MINUTES == 0
         self.season, self.week = state.season[season_phase(minute), part], state.week[week_phase(minute), part]
         self.level, self.scale, self.drift = state.level[part], state.scale[part], state.drift[part]
         self.standing, self.offset = state.standing[part], state.offset[part]
@@ -199,10 +201,17 @@ class _Block:
         taught *= self.scale
         if missing.size:
             taught[missing] = 0.0
-        for part, rate in ((self.level, LEVEL_RATE), (self.season, SEASON_RATE), (self.week, WEEK_RATE)):
-            part += np.multiply(taught, rate, out=change)
+        self.season += np.multiply(taught, SEASON_RATE, out=change)
+        if self.slow:
+            self.level += np.multiply(taught, LEVEL_RATE, out=change)
+            self.week += np.multiply(taught, WEEK_RATE, out=change)
         np.abs(self.z, out=change)
         np.greater(change, THRESHOLD, out=self.suspect)
+        if self.slow:
+            self._rescale(change)
+
+    def _rescale(self, change: Floats) -> None:
+        """Let the scale follow the median of |z|, which is in `change`, and is used up."""
         # a step up where |z| is above its median, a step down where it is below
         change -= HALF
         np.copysign(SCALE_RATE, change, out=change)
