@@ -12,6 +12,7 @@ from workers.task import task
 def keep_series(now: datetime) -> None:
     """Create partitions ahead and apply the retention."""
     services.keep_series(now=now)
+    alerting.forget(now=now)
 
 
 @task("observability.refresh", queue="observability")

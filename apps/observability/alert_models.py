@@ -184,6 +184,7 @@ class AlertNotice(models.Model):
     entity_id = models.UUIDField()
     alert = models.ForeignKey(Alert, on_delete=models.CASCADE, related_name="+")  # the one that it was about
     state = models.CharField(max_length=8, choices=AlertState.choices)
+    severity = models.CharField(max_length=8, choices=Severity.choices)
     again = models.BooleanField(default=False)  # a silence lay over it: tell anew when it ends
     at = models.DateTimeField()
 

@@ -2,9 +2,9 @@
 
 A group is an entity: all its alerts are told together. A new group waits `wait_s` for more to come, a known one tells
 changes every `interval_s` at most and repeats what is unchanged every `repeat_s`. So an alert that resolves and fires
-again within an interval tells nothing. Whoever has acknowledged is not told again of the same. A muted alert is not
-told as firing; one that a silence muted is told anew when the silence ends. That something is over is always told to
-those who were told that it began.
+again within an interval tells nothing. A ticket that becomes a page is a change. Whoever has acknowledged is not told
+again of the same. A muted alert is not told as firing; one that a silence muted is told anew when the silence ends.
+That something is over is always told to those who were told that it began.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from apps.observability.alert_models import AlertState
+from apps.observability.alert_models import AlertState, Severity
 from apps.observability.alert_plans import Key
 
 _TOLD = frozenset({AlertState.FIRING, AlertState.NO_DATA})
@@ -40,6 +40,7 @@ class Topic:
     entity_id: UUID
     state: str
     firing_at: datetime | None
+    severity: str = Severity.TICKET
     acknowledged: bool = False
     inhibited: bool = False
     silenced: bool = False
@@ -56,6 +57,7 @@ class Told:
     state: str
     at: datetime
     again: bool = False
+    severity: str = Severity.TICKET
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,12 @@ def _news(topic: Topic, known: Told | None) -> bool:
         return believed != AlertState.RESOLVED
     if topic.silenced or topic.inhibited:
         return False
-    return wanted != believed or (known is not None and known.again)
+    return known is None or wanted != believed or known.again or _worse(topic, known)
+
+
+def _worse(topic: Topic, known: Told) -> bool:
+    """Tell whether what was told as a ticket has become a page."""
+    return topic.severity == Severity.PAGE and known.severity != Severity.PAGE
 
 
 def _due(changed: list[Topic], known: Iterable[Told], cadence: Cadence, now: datetime) -> bool:

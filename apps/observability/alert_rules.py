@@ -40,7 +40,7 @@ DEFAULTS = (
         slug="node-down",
         kind=RuleKind.NODE_DOWN,
         severity=Severity.PAGE,
-        for_s=0,  # three missed polls are its time already
+        for_s=60,  # after an outage of ours, nodes get a minute to be heard again before anybody is paged
         description="The node has missed three polls.",
         advice="Check the host's power and network, then its agent. Its engines go on serving without us.",
     ),
@@ -48,7 +48,7 @@ DEFAULTS = (
         slug="no-telemetry",
         kind=RuleKind.NO_TELEMETRY,
         severity=Severity.TICKET,
-        for_s=0,
+        for_s=60,
         description="The node polls, but no GPU sample of it has come for three minutes.",
         advice="Look at the agent's log for sampler or spool errors; restart the agent.",
     ),

@@ -11,6 +11,7 @@ from django.db.models.functions import Coalesce
 
 from apps.access.models import User
 from apps.access.selectors import for_user
+from apps.fleet.models import Node
 from apps.lib.errors import NotFound
 from apps.observability.alert_models import Alert, AlertRule, AlertState, RuleKind, Severity, Silence
 
@@ -84,7 +85,7 @@ def firing_count(user: Anyone) -> int:
 
 def of_node(user: Anyone, name: str, *, limit: int = 20) -> list[Alert]:
     """Return the open alerts of a node, then the newest that are over."""
-    rows = alerts_for(user).filter(Q(labels__node=name))
+    rows = alerts_for(user).filter(node_id__in=Node.objects.filter(name=name).values("pk"))
     return list(by_urgency(rows)[:limit])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -28,6 +28,8 @@ from apps.observability.alert_rules import HEAT, ensure_rules
 log = logging.getLogger(__name__)
 
 TASK = "observability.evaluate"
+BLIP_LIFE = timedelta(days=1)  # what cleared before it fired
+ALERT_LIFE = timedelta(days=400)
 _LOCK = 0x616C657274  # «alert»
 
 
@@ -211,7 +213,7 @@ def _tell(now: datetime) -> None:
         if row.state != AlertState.RESOLVED:
             alerts.setdefault(key, row.alert)
     by_id = {row.pk: row for row in alerts.values()}
-    told = {key: Told(row.state, row.at, row.again) for key, row in known.items()}
+    told = {key: Told(row.state, row.at, row.again, row.severity) for key, row in known.items()}
     beats = frozenset(row.rule_id for row in alerts.values() if row.rule.kind == RuleKind.HEARTBEAT)
     for notice in notices([_topic(row) for row in alerts.values()], told, beats, cadence(), now):
         _deliver(notice, by_id[notice.alert], now)
@@ -224,6 +226,7 @@ def _topic(alert: Alert) -> Topic:
         entity_id=alert.entity_id,
         state=alert.state,
         firing_at=alert.firing_at,
+        severity=alert.severity,
         acknowledged=alert.acknowledged_at is not None,
         inhibited=alert.inhibited_by_id is not None,
         silenced=alert.silenced_by_id is not None,
@@ -242,7 +245,8 @@ def _deliver(notice: Notice, alert: Alert, now: datetime) -> None:
         return
     emit(notice.topic, payload(alert, now) | {"repeat": notice.repeat}, alert.team_id, now=now)
     state = AlertState.FIRING if notice.topic == "alert.heartbeat" else notice.topic.removeprefix("alert.")
-    changes = {"team_id": alert.team_id, "alert": alert, "state": state, "at": now, "again": False}
+    changes = {"team_id": alert.team_id, "alert": alert, "state": state, "severity": alert.severity}
+    changes |= {"at": now, "again": False}
     AlertNotice.objects.update_or_create(**identity, defaults=changes)
 
 
@@ -275,3 +279,11 @@ def _hot() -> dict[str, str]:
     """Return the members of firing heat alerts, with the alert's sentence."""
     rows = Alert.objects.filter(state=AlertState.FIRING, rule__in=HEAT - {"gpu-throttled"})
     return {member["gpu"]: row.summary for row in rows for member in row.members}
+
+
+def forget(*, now: datetime) -> int:
+    """Delete alerts long over, and what cleared before it fired a day ago; return how many. Events stay."""
+    over = Alert.objects.filter(state=AlertState.RESOLVED)
+    blips = over.filter(firing_at=None, resolved_at__lt=now - BLIP_LIFE)
+    old = over.filter(resolved_at__lt=now - ALERT_LIFE)
+    return sum(rows.delete()[1].get(Alert._meta.label, 0) for rows in (blips, old))

@@ -67,6 +67,16 @@ def test_an_acknowledged_alert_still_tells_that_it_is_over() -> None:
     assert ask([over], {"gpu-temperature": Told("firing", at(0))}, after_s=300) == [Tell(HEAT, "alert.resolved")]
 
 
+def test_a_ticket_that_becomes_a_page_is_told() -> None:
+    told = {"gpu-temperature": Told("firing", at(0), severity="ticket")}
+    worse = topic(severity="page", acknowledged=True)
+    assert ask([worse], told, after_s=299) == []
+    assert ask([worse], told, after_s=300) == [Tell(HEAT, "alert.firing")]
+    assert (
+        ask([topic(severity="ticket")], {"gpu-temperature": Told("firing", at(0), severity="page")}, after_s=300) == []
+    )
+
+
 def test_no_data_is_told_as_itself() -> None:
     told = {"gpu-temperature": Told("firing", at(0))}
     assert ask([topic(state="no_data")], told, after_s=300) == [Tell(HEAT, "alert.no_data")]

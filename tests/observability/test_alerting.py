@@ -186,7 +186,7 @@ def test_a_node_that_is_away_speaks_for_all_its_alerts(watched: WatchedFleet, no
     watched.report(node, "GpuXid", "GPU 3: Xid 79")
     watched.run(10, step=5)
     assert {row.rule_id: (row.state, row.severity) for row in watched.alerts()} == {"gpu-xid": ("firing", "page")}
-    watched.run(120, polls=False)
+    watched.run(180, polls=False)
     watched.run(60, step=5, polls=False)
     rows = {row.rule_id: row for row in watched.alerts()}
     assert (rows["node-down"].state, rows["gpu-xid"].state) == ("firing", "no_data")
@@ -256,6 +256,34 @@ def test_heartbeat_beats_every_interval(watched: WatchedFleet, hook: Webhook) ->
     beats = told("alert.heartbeat", heartbeat=True)
     assert len(beats) == 3
     assert Alert.objects.get(rule="heartbeat", team=watched.world.team).state == "firing"
+
+
+def test_after_an_outage_of_ours_nodes_are_heard_before_anybody_is_paged(
+    watched: WatchedFleet, node: Node, hook: Webhook
+) -> None:
+    watched.tick(polls=True)
+    watched.tick(3_600, polls=False)  # we were away, and so it seems that every node was
+    assert [row.state for row in watched.alerts(rule="node-down")] == ["pending"]
+    watched.run(60, step=10)
+    assert [row.firing_at for row in watched.alerts(rule="node-down")] == [None]
+    assert told() == []
+
+
+def test_old_alerts_are_forgotten_and_events_stay(watched: WatchedFleet, node: Node) -> None:
+    watched.heat(node, 5)
+    watched.run(360)
+    watched.cool()
+    watched.run(180)
+    watched.heat(node, 5)
+    watched.run(60)
+    watched.cool()
+    watched.run(60)
+    events = Event.objects.count()
+    assert alerting.forget(now=watched.now + timedelta(hours=23)) == 0
+    assert alerting.forget(now=watched.now + timedelta(hours=25)) == 1  # the blip
+    assert alerting.forget(now=watched.now + timedelta(days=401)) == 1
+    assert watched.alerts() == []
+    assert Event.objects.count() == events
 
 
 def test_a_node_without_gpus_is_not_asked_for_samples(watched: WatchedFleet) -> None:

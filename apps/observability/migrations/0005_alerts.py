@@ -207,6 +207,10 @@ class Migration(migrations.Migration):
                         max_length=8,
                     ),
                 ),
+                (
+                    "severity",
+                    models.CharField(choices=[("page", "Page"), ("ticket", "Ticket")], max_length=8),
+                ),
                 ("again", models.BooleanField(default=False)),
                 ("at", models.DateTimeField()),
                 (
