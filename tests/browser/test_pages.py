@@ -27,6 +27,11 @@ PAGES: dict[str, Callable[[World], str]] = {
     "enrol": lambda world: "/fleet/enrol",
     "node": lambda world: "/fleet/nodes/node-1/",
     "node-cordoned": lambda world: "/fleet/nodes/gpu-a01/",
+    "explore": lambda world: "/explore/",
+    "explore-node": lambda world: "/explore/?node=gpu-a01&range=6h",
+    "explore-each": lambda world: "/explore/?node=gpu-a01&range=6h&charts=each&band=1",
+    "explore-table": lambda world: "/explore/?node=gpu-a01&range=15m&view=table",
+    "explore-requests": lambda world: "/explore/?metric=requests&model=minilm-embedder&range=6h",
     "holds": lambda world: "/holds/",
     "audit": lambda world: "/audit/",
     "tokens": lambda world: "/tokens/",
@@ -49,6 +54,7 @@ def serious(page: Page) -> list[str]:
 def settle(page: Page) -> None:
     page.wait_for_load_state("load")
     page.evaluate("document.fonts.ready")
+    page.wait_for_function("[...document.querySelectorAll('[data-chart]')].every((chart) => chart.dataset.state)")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

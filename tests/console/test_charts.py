@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from django.test import Client
 
@@ -31,7 +32,7 @@ def node(world: World, now: datetime) -> Node:
         Gpu.objects.create(
             uuid=f"GPU-{index}", node=found, index=index, name="A100", memory_bytes=80, simulated=index == 1
         )
-    gpu_history.fill(found.gpus.all(), now)
+    gpu_history.fill(found, now)
     return found
 
 
@@ -67,14 +68,12 @@ def test_shares_are_told_in_percent_and_bytes_in_gigabytes(node: Node, viewer: U
 
 
 def test_a_gap_in_the_data_is_a_gap_in_the_line(node: Node, viewer: User, signed_in: SignIn, now: datetime) -> None:
-    minutes = gpu_history.fill(node.gpus.filter(index=0), now)
-    gpu = node.gpus.get(index=0)
-    kept = (minutes < minutes[-30]) | (minutes >= minutes[-20])
-    samples.copy_history(
-        gpu.number, {"power_w": minutes[kept] * 0 + 300.0}, minutes[kept].astype("datetime64[s]"), False
-    )
-    line = told(signed_in(viewer), metric="power_w", gpu="GPU-0", range="1h")["series"][0]
-    assert line["mean"].count(None) == 10
+    other = Gpu.objects.create(uuid="GPU-9", node=node, index=9, name="A100", memory_bytes=80)
+    minutes = np.arange((now - timedelta(hours=2)).timestamp() // 60 * 60, (now - timedelta(hours=1)).timestamp(), 60)
+    kept = np.delete(minutes, slice(20, 30))
+    samples.copy_history(other.number, {"power_w": kept * 0 + 300.0}, kept, False)
+    line = told(signed_in(viewer), metric="power_w", gpu="GPU-9", range="3h")["series"][0]
+    assert [value is None for value in line["mean"]] == [20 <= at < 30 for at in range(len(minutes))]
 
 
 def test_only_news_are_sent_and_none_are_204(node: Node, viewer: User, signed_in: SignIn) -> None:
@@ -101,14 +100,14 @@ def test_nodes_are_compared_by_their_gpus_mean(
 ) -> None:
     other, _ = builders.enrol(world, "node-2", now)
     Gpu.objects.create(uuid="GPU-8", node=other, index=0, name="A100", memory_bytes=80)
-    gpu_history.fill(other.gpus.all(), now)
+    gpu_history.fill(other, now)
     query = {"metric": "temperature_c", "node": ["node-1", "node-2"], "range": "1h"}
     client = signed_in(viewer)
     apart, folded = told(client, **query), told(client, **query, by="node")
     assert [line["label"] for line in folded["series"]] == ["node-1", "node-2"]
     each = [line["mean"][-1] for line in apart["series"][:2]]
     assert folded["series"][0]["mean"][-1] == pytest.approx(sum(each) / 2, abs=0.01)
-    assert folded["series"][0]["low"][-1] == pytest.approx(min(each), abs=0.01)
+    assert folded["series"][0]["low"][-1] == min(line["low"][-1] for line in apart["series"][:2])
     only = told(client, metric="temperature_c", node=["node-1", "node-2"], index="0")
     assert [line["label"] for line in only["series"]] == ["node-1 GPU 0", "node-2 GPU 0"]
 
@@ -130,7 +129,8 @@ def test_csv_holds_the_same_points_in_stored_units(node: Node, viewer: User, sig
 def test_a_cell_is_never_a_formula(node: Node, viewer: User, signed_in: SignIn, now: datetime) -> None:
     """A GPU's UUID is whatever its node says."""
     gpu = Gpu.objects.create(uuid='=HYPERLINK("x")', node=node, index=7, name="A100", memory_bytes=80)
-    gpu_history.fill([gpu], now)
+    past = np.arange(now.timestamp() // 60 * 60 - 1_800, now.timestamp() - 600, 60)
+    samples.copy_history(gpu.number, gpu_history.figures(gpu, past), past, False)
     answer = signed_in(viewer).get("/series.csv", {"gpu": gpu.uuid})
     rows = list(csv.DictReader(io.StringIO(b"".join(answer.streaming_content).decode())))  # type: ignore[attr-defined]
     assert rows[0]["key"].startswith("'=")
