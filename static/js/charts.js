@@ -464,7 +464,10 @@
 
   document.addEventListener("farrier:theme", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  document.addEventListener("htmx:after:swap", find);
+  document.addEventListener("htmx:after:swap", () => {
+    find();
+    tellTime();
+  });
   addEventListener("popstate", () => {
     tellTime();
     for (const chart of charts.values()) load(chart);

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Watch, World
 
@@ -54,7 +54,7 @@ def serious(page: Page) -> list[str]:
 def settle(page: Page) -> None:
     page.wait_for_load_state("load")
     page.evaluate("document.fonts.ready")
-    page.wait_for_function("[...document.querySelectorAll('[data-chart]')].every((chart) => chart.dataset.state)")
+    expect(page.locator("[data-chart]:not([data-state])")).to_have_count(0)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

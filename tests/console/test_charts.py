@@ -201,6 +201,30 @@ def test_what_happened_is_marked(node: Node, world: World, viewer: User, signed_
     assert [(marker["kind"], marker["label"]) for marker in said] == [("event", "node-1 node cordoned: Fan noise.")]
 
 
+def test_alerts_are_marked_as_long_as_they_fire(
+    node: Node, world: World, viewer: User, signed_in: SignIn, now: datetime
+) -> None:
+    def told_of(alert: str, verb: str, minutes_ago: float) -> None:
+        Event.objects.create(
+            team_id=world.team.pk, actor_kind="system", actor_label="farrier", verb=verb, object_id=alert,
+            object_type="observability.alert", object_label="gpu-temperature on node-1",
+            at=now - timedelta(minutes=minutes_ago),
+        )  # fmt: skip
+
+    told_of("over", "alert.firing", 40)
+    told_of("over", "alert.resolved", 30)
+    told_of("fires", "alert.firing", 10)
+    told_of("long ago", "alert.firing", 90)
+    told_of("long ago", "alert.resolved", 80)
+    data = told(signed_in(viewer), node="node-1", range="1h")
+    spans = [(each["time"], each["until"]) for each in data["markers"] if each["kind"] == "alert"]
+    second = int(now.timestamp())
+    assert spans[0] == (second - 2_400, second - 1_800)
+    assert spans[1][0] == second - 600
+    assert spans[1][1] >= data["to"]
+    assert len(spans) == 2
+
+
 def test_requests_are_series_too(lab: Any, viewer: User, signed_in: SignIn) -> None:
     lab.run(30)
     window = {"from": (lab.now - timedelta(hours=1)).isoformat(), "to": lab.now.isoformat()}
