@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django.db.models import Q, QuerySet
@@ -19,6 +19,9 @@ from apps.observability.chart_query import ChartQuery
 NODES_MARKED = 4  # the marks of more nodes would hide the lines
 MARKERS_MAX = 40
 LABEL_CHARS = 60
+ALERT = "observability.alert"
+ALERT_LONGEST = timedelta(days=7)  # how long before the window an alert that is shown may have begun
+ALERT_EVENTS_MAX = 200
 ROLLOUT_VERBS = ("rollout.started", "rollout.promoting", "rollout.completed", "rollout.rolling_back",
                  "rollout.rolled_back", "rollout.aborted")  # fmt: skip
 
@@ -44,7 +47,28 @@ def markers(user: User, nodes: Sequence[Node], query: ChartQuery) -> tuple[Marke
         about |= _rollouts(touching)
     events = audit.events_for(user, since=query.after or window.since, until=window.until).filter(about)
     found = [_marker(event) for event in events[:MARKERS_MAX]]
-    return tuple(sorted(found))
+    return tuple(sorted([*found, *_alerts(user, nodes, query)], key=lambda marker: marker.time))
+
+
+def _alerts(user: User, nodes: Sequence[Node], query: ChartQuery) -> list[Marker]:
+    """Return how long alerts of these nodes fired, as the audit log has it; one that still fires lasts to the end."""
+    if not nodes or len(nodes) > NODES_MARKED:
+        return []
+    window = query.window
+    labels = Q(pk__in=[])
+    for node in nodes:
+        labels |= Q(object_label__endswith=f" on {node.name}")
+    moves = audit.events_for(user, object_type=ALERT, since=window.since - ALERT_LONGEST, until=window.until)
+    begun: dict[str, Event] = {}
+    ended: dict[str, int] = {}
+    for event in moves.filter(labels, verb__in=("alert.firing", "alert.resolved"))[:ALERT_EVENTS_MAX]:
+        if event.verb == "alert.firing":
+            begun[event.object_id] = event  # newest first: the last one seen is when it began
+        else:
+            ended.setdefault(event.object_id, _second(event.at))
+    end = int(-(-window.until.timestamp() // 60) * 60)  # whole minutes, so that a poll may find nothing new
+    ranges = [(_second(event.at), ended.get(key, end), _short(event.object_label)) for key, event in begun.items()]
+    return [Marker(since, until, label, "alert") for since, until, label in ranges if until >= window.since.timestamp()]
 
 
 def _rollouts(touching: QuerySet[DesiredDeployment]) -> Q:

@@ -393,12 +393,18 @@
     const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -last, End: last };
     if (event.key in steps) {
       const next = Math.min(last, Math.max(0, at + steps[event.key]));
-      plot.setCursor({ left: plot.valToPos(data.times[next], "x"), top: plot.bbox.height / devicePixelRatio / 2 });
+      pointAt(data.times[next]);
     } else if (event.key === "+") closer(middle - span / 4, middle + span / 4);
     else if (event.key === "-" || event.key === "0") back();
     else return;
     event.preventDefault();
   });
+
+  function pointAt(time) {
+    for (const { plot } of charts.values()) {
+      plot?.setCursor({ left: plot.valToPos(time, "x"), top: plot.over.clientHeight / 2 }, true, false);
+    }
+  }
 
   // ---- life -------------------------------------------------------------------------------------------------------
 
@@ -458,7 +464,10 @@
 
   document.addEventListener("farrier:theme", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  document.addEventListener("htmx:after:swap", find);
+  document.addEventListener("htmx:after:swap", () => {
+    find();
+    tellTime();
+  });
   addEventListener("popstate", () => {
     tellTime();
     for (const chart of charts.values()) load(chart);

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.core.management import call_command
@@ -156,11 +157,11 @@ def visit(world: World, browser: Browser, watch: Watch) -> Iterator[Callable[...
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         watch.on(page)
-        page.goto(f"/login?next={path}")
+        page.goto(f"/login?next={quote(path)}")
         page.fill("#username", user)
         page.fill("#password", PASSWORD)
         page.get_by_role("button", name="Sign in").click()
-        page.wait_for_url(f"**{path}")
+        page.wait_for_url(lambda url: url.endswith(path))
         return page
 
     yield go

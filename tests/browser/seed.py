@@ -128,6 +128,7 @@ class Seed:
         self.lab.now = datetime.now(UTC)
         for node in self.lab.nodes:
             node.poll(self.lab.now, self.lab.behaviour)
+        Node.objects.filter(name="gpu-a01").update(last_seen_at=self.lab.now)
 
 
 class _Builder:
@@ -222,7 +223,7 @@ class _Builder:
                 uuid=uuid, node=gpus, index=index, name="NVIDIA A100-SXM4-80GB", memory_bytes=85_899_345_920,
                 simulated=True, health=GPU_HEALTH.get(index, GpuHealth.OK),
             )  # fmt: skip
-        gpu_history.fill(gpus.gpus.all(), datetime.now(UTC), hours=7)
+        gpu_history.fill(gpus, datetime.now(UTC), hours=7)
         fleet.cordon_node(gpus, actor=self.requester, reason="Fan 2 is being replaced.", now=self.lab.now)
         by_hand = fleet.create_pool(team=self.team, slug="edge", actor=SYSTEM, auto_accept=False, now=self.lab.now)
         self._enrol(builders.Host("edge-7", zone="zone-b"), by_hand)

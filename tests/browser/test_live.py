@@ -76,10 +76,3 @@ def test_earlier_stage_can_be_looked_at(world: World, visit: Callable[..., Page]
     page = visit("lead", f"/rollouts/{world.seed.waiting.pk}/")
     page.get_by_role("link", name="Shadow 10 %").click()
     expect(page.get_by_text("Shadow 10 %, candidate against baseline")).to_be_visible()
-
-
-def test_charts_are_drawn_and_have_a_table(world: World, visit: Callable[..., Page]) -> None:
-    page = visit("lead", "/models/minilm-embedder/?range=6h")
-    expect(page.locator(".plot canvas")).to_have_count(3)
-    page.get_by_text("Requests as a table").click()
-    expect(page.locator("#data-requests thead")).to_contain_text("v2")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Watch, World
 
@@ -31,6 +31,11 @@ PAGES: dict[str, Callable[[World], str]] = {
     "alert": lambda world: f"/alerts/{world.alert.pk}/",
     "silences": lambda world: "/silences/",
     "silence-new": lambda world: "/silences/new?node=gpu-a01",
+    "explore": lambda world: "/explore/",
+    "explore-node": lambda world: "/explore/?node=gpu-a01&range=6h",
+    "explore-each": lambda world: "/explore/?node=gpu-a01&range=6h&charts=each&band=1",
+    "explore-table": lambda world: "/explore/?node=gpu-a01&range=15m&view=table",
+    "explore-requests": lambda world: "/explore/?metric=requests&model=minilm-embedder&range=6h",
     "holds": lambda world: "/holds/",
     "audit": lambda world: "/audit/",
     "tokens": lambda world: "/tokens/",
@@ -53,6 +58,7 @@ def serious(page: Page) -> list[str]:
 def settle(page: Page) -> None:
     page.wait_for_load_state("load")
     page.evaluate("document.fonts.ready")
+    expect(page.locator("[data-chart]:not([data-state])")).to_have_count(0)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

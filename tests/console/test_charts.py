@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from django.test import Client
 
@@ -15,12 +16,10 @@ from apps.access.models import User
 from apps.audit.models import Event
 from apps.fleet import services as fleet
 from apps.fleet.models import Gpu, GpuHealth, Node
-from apps.observability import samples, services
+from apps.observability import samples
 from tests.fleet import builders
-from tests.fleet.agents import Agent
 from tests.fleet.builders import World
 from tests.observability import gpu_history
-from tests.observability.batches import batch, gpu_block
 
 SignIn = Callable[[User], Client]
 
@@ -33,7 +32,7 @@ def node(world: World, now: datetime) -> Node:
         Gpu.objects.create(
             uuid=f"GPU-{index}", node=found, index=index, name="A100", memory_bytes=80, simulated=index == 1
         )
-    gpu_history.fill(found.gpus.all(), now)
+    gpu_history.fill(found, now)
     return found
 
 
@@ -69,14 +68,12 @@ def test_shares_are_told_in_percent_and_bytes_in_gigabytes(node: Node, viewer: U
 
 
 def test_a_gap_in_the_data_is_a_gap_in_the_line(node: Node, viewer: User, signed_in: SignIn, now: datetime) -> None:
-    minutes = gpu_history.fill(node.gpus.filter(index=0), now)
-    gpu = node.gpus.get(index=0)
-    kept = (minutes < minutes[-30]) | (minutes >= minutes[-20])
-    samples.copy_history(
-        gpu.number, {"power_w": minutes[kept] * 0 + 300.0}, minutes[kept].astype("datetime64[s]"), False
-    )
-    line = told(signed_in(viewer), metric="power_w", gpu="GPU-0", range="1h")["series"][0]
-    assert line["mean"].count(None) == 10
+    other = Gpu.objects.create(uuid="GPU-9", node=node, index=9, name="A100", memory_bytes=80)
+    minutes = np.arange((now - timedelta(hours=2)).timestamp() // 60 * 60, (now - timedelta(hours=1)).timestamp(), 60)
+    kept = np.delete(minutes, slice(20, 30))
+    samples.copy_history(other.number, {"power_w": kept * 0 + 300.0}, kept, False)
+    line = told(signed_in(viewer), metric="power_w", gpu="GPU-9", range="3h")["series"][0]
+    assert [value is None for value in line["mean"]] == [20 <= at < 30 for at in range(len(minutes))]
 
 
 def test_only_news_are_sent_and_none_are_204(node: Node, viewer: User, signed_in: SignIn) -> None:
@@ -103,14 +100,14 @@ def test_nodes_are_compared_by_their_gpus_mean(
 ) -> None:
     other, _ = builders.enrol(world, "node-2", now)
     Gpu.objects.create(uuid="GPU-8", node=other, index=0, name="A100", memory_bytes=80)
-    gpu_history.fill(other.gpus.all(), now)
+    gpu_history.fill(other, now)
     query = {"metric": "temperature_c", "node": ["node-1", "node-2"], "range": "1h"}
     client = signed_in(viewer)
     apart, folded = told(client, **query), told(client, **query, by="node")
     assert [line["label"] for line in folded["series"]] == ["node-1", "node-2"]
     each = [line["mean"][-1] for line in apart["series"][:2]]
     assert folded["series"][0]["mean"][-1] == pytest.approx(sum(each) / 2, abs=0.01)
-    assert folded["series"][0]["low"][-1] == pytest.approx(min(each), abs=0.01)
+    assert folded["series"][0]["low"][-1] == min(line["low"][-1] for line in apart["series"][:2])
     only = told(client, metric="temperature_c", node=["node-1", "node-2"], index="0")
     assert [line["label"] for line in only["series"]] == ["node-1 GPU 0", "node-2 GPU 0"]
 
@@ -132,7 +129,8 @@ def test_csv_holds_the_same_points_in_stored_units(node: Node, viewer: User, sig
 def test_a_cell_is_never_a_formula(node: Node, viewer: User, signed_in: SignIn, now: datetime) -> None:
     """A GPU's UUID is whatever its node says."""
     gpu = Gpu.objects.create(uuid='=HYPERLINK("x")', node=node, index=7, name="A100", memory_bytes=80)
-    gpu_history.fill([gpu], now)
+    past = np.arange(now.timestamp() // 60 * 60 - 1_800, now.timestamp() - 600, 60)
+    samples.copy_history(gpu.number, gpu_history.figures(gpu, past), past, False)
     answer = signed_in(viewer).get("/series.csv", {"gpu": gpu.uuid})
     rows = list(csv.DictReader(io.StringIO(b"".join(answer.streaming_content).decode())))  # type: ignore[attr-defined]
     assert rows[0]["key"].startswith("'=")
@@ -203,6 +201,30 @@ def test_what_happened_is_marked(node: Node, world: World, viewer: User, signed_
     assert [(marker["kind"], marker["label"]) for marker in said] == [("event", "node-1 node cordoned: Fan noise.")]
 
 
+def test_alerts_are_marked_as_long_as_they_fire(
+    node: Node, world: World, viewer: User, signed_in: SignIn, now: datetime
+) -> None:
+    def told_of(alert: str, verb: str, minutes_ago: float) -> None:
+        Event.objects.create(
+            team_id=world.team.pk, actor_kind="system", actor_label="farrier", verb=verb, object_id=alert,
+            object_type="observability.alert", object_label="gpu-temperature on node-1",
+            at=now - timedelta(minutes=minutes_ago),
+        )  # fmt: skip
+
+    told_of("over", "alert.firing", 40)
+    told_of("over", "alert.resolved", 30)
+    told_of("fires", "alert.firing", 10)
+    told_of("long ago", "alert.firing", 90)
+    told_of("long ago", "alert.resolved", 80)
+    data = told(signed_in(viewer), node="node-1", range="1h")
+    spans = [(each["time"], each["until"]) for each in data["markers"] if each["kind"] == "alert"]
+    second = int(now.timestamp())
+    assert spans[0] == (second - 2_400, second - 1_800)
+    assert spans[1][0] == second - 600
+    assert spans[1][1] >= data["to"]
+    assert len(spans) == 2
+
+
 def test_requests_are_series_too(lab: Any, viewer: User, signed_in: SignIn) -> None:
     lab.run(30)
     window = {"from": (lab.now - timedelta(hours=1)).isoformat(), "to": lab.now.isoformat()}
@@ -250,10 +272,7 @@ def test_a_nodes_page_shows_its_gpus(node: Node, viewer: User, signed_in: SignIn
     assert "No data" in text  # of GPU 0 nothing is known but its samples
 
 
-def test_newest_figures_are_polled(node: Node, viewer: User, signed_in: SignIn, now: datetime) -> None:
-    agent = Agent(host=None, node=node.pk)  # type: ignore[arg-type]  # speaks to nobody here
-    measured = gpu_block(["GPU-0"], [now.timestamp() - 5], memory_used_bytes=[21.4e9])
-    services.store_batch(node, batch(agent, 1, gpu=[measured]), now=now)
+def test_newest_figures_are_polled(node: Node, viewer: User, signed_in: SignIn) -> None:
     client = signed_in(viewer)
     headers = {"HX-Request": "true", "HX-Target": "div#gpus"}
     first = client.get("/fragments/node-gpus/node-1", headers=headers)

@@ -39,5 +39,6 @@ def _cell(cell: Cell, base: str) -> str:
     gpu = "" if cell.gpu is None else f" GPU {cell.gpu}"
     said = f"{name}{gpu}: {word}{', simulated' if cell.simulated else ''}"
     look = f' class="{kind}"' if kind else ""
-    # the title is the link's name too, where no letter says it: ten thousand cells have no room for it twice
-    return f'<a href="{base.replace("NODE", name)}"{look} title="{said}">{letter}</a>'
+    # without a letter the title is the link's name; ten thousand cells have no room to say it twice
+    spoken = f' aria-label="{said}"' if letter else ""
+    return f'<a href="{base.replace("NODE", name)}"{look} title="{said}"{spoken}>{letter}</a>'
