@@ -126,6 +126,7 @@ def assemble(options: Options, layout: Layout, secrets: Secrets) -> tuple[Infras
         options.gateway_port_base,
         options.nodes,
         hardware,
+        options.root / "demo" / "scenario.json" if hardware == SIMULATED else None,
     )
     return Infrastructure(cluster, specs, database_url), site
 

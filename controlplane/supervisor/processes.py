@@ -35,16 +35,12 @@ class Site:
     gateway_port_base: int
     nodes: int
     hardware: str = "none"  # what agents sample: nvml, simulated, none
+    scenario: Path | None = None  # scripted faults of simulated GPUs
 
     @property
     def origin(self) -> str:
         """Where people and agents reach it."""
         return f"http://{self.host}:{self.port}"
-
-    @property
-    def scenario(self) -> Path:
-        """Scripted faults of simulated GPUs."""
-        return self.layout.root / "demo" / "scenario.json"
 
     def node_name(self, number: int) -> str:
         """Name of the n-th node, from 1."""
@@ -161,7 +157,7 @@ def _agent(site: Site, number: int) -> ProcessSpec:
         "-m", "node.agent", "--home", str(home), "--server", site.origin,
         "--name", site.node_name(number), "--zone", ZONES[(number - 1) % len(ZONES)],
         "--gateway-port", str(port), "--join-token-file", str(home / "join-token"), "--hardware", site.hardware,
-        *(("--scenario", str(site.scenario)) if site.hardware == SIMULATED else ()),
+        *(("--scenario", str(site.scenario)) if site.scenario else ()),
     )  # fmt: skip
     return ProcessSpec(
         name=f"agent-{number}",

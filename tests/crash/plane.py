@@ -19,7 +19,7 @@ from controlplane.supervisor.launch import Options, assemble, end_leftovers
 from controlplane.supervisor.layout import Layout, layout_for
 from controlplane.supervisor.logs import Terminal
 from controlplane.supervisor.manager import Supervisor
-from controlplane.supervisor.processes import Environments, Site, fleet, platform, prepare_step
+from controlplane.supervisor.processes import SIMULATED, Environments, Site, fleet, platform, prepare_step
 from controlplane.supervisor.statefile import Lock, StateFile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +46,8 @@ def nodes(layout: Layout, supervisor: Supervisor) -> None:
     """The node agents; what they start (fork server, engines, gateway, comparator) is theirs."""
     env = Env()
     plain = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    site = Site(layout, Environments(plain, {}, {}), "127.0.0.1", port_of(env.origin), env.gateway_port_base, env.nodes)
+    environments, port = Environments(plain, {}, {}), port_of(env.origin)
+    site = Site(layout, environments, "127.0.0.1", port, env.gateway_port_base, env.nodes, SIMULATED)
     supervisor.start(fleet(site))
 
 
