@@ -36,6 +36,7 @@ MAX_FILES_A_ROUND = 500
 BATCH_BYTES = TELEMETRY_MAX_BYTES - (64 << 10)  # leaves room for the batch's own fields
 ROW_BYTES = 250  # about what a row takes
 SAMPLE_BYTES = 80
+MAX_PIECES = 10  # packed messages in a batch: each is one of the few fields that it may have beside its rows
 _BATCH = re.compile(r"(\d{8})_([0-9a-f-]{36})_(\d{12})\.pb")
 _BAD_BATCH = frozenset({400, 413, 422})  # statuses that speak of this one batch, not of the node or the address
 Row = InferenceRow | ComparisonRow
@@ -195,7 +196,8 @@ class Part:
     def takes(self, piece: Packed) -> bool:
         """Whether these samples fit in as well."""
         count = sum(map(len, self.samples)) + len(piece)
-        return count <= TELEMETRY_MAX_SAMPLES and self.size_bytes + piece.byte_size() <= BATCH_BYTES
+        has_room = len(self.samples) < MAX_PIECES and count <= TELEMETRY_MAX_SAMPLES
+        return has_room and self.size_bytes + piece.byte_size() <= BATCH_BYTES
 
 
 def _cut(rows: list[Row], samples: Iterable[Packed]) -> list[Part]:

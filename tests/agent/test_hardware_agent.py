@@ -24,6 +24,12 @@ def rows(plane: Plane) -> list[tuple[int, str]]:
     ]
 
 
+def xids(plane: Plane) -> set[float]:
+    """Every Xid that a sample told."""
+    columns = [column for samples in plane.gpu_samples() for column in samples.columns if column.name == "xid"]
+    return {float(xid) for column in columns for xid in np.frombuffer(column.values, "<f4")}
+
+
 def waiting(home: Path) -> list[int]:
     """Times of the samples that lie in a dead agent's spool and outbox."""
     spooled = [read_packed(path) for path in home.glob("spool/gpu-*")]
@@ -74,8 +80,7 @@ def test_gpus_are_told_sampled_and_judged_across_kills(plane: Plane, tmp_path: P
         assert "GPU 2 (Xid 79)" in plane.conditions()["GpuXid"].message
         assert plane.conditions()["HardwareSimulated"].status == "true"
         until(lambda: set(left) <= {at for at, _ in rows(plane)}, "what lay on disk arrives")
-        assert any(column.name == "xid" and 79.0 in np.frombuffer(column.values, "<f4")
-                   for samples in plane.gpu_samples() for column in samples.columns)  # fmt: skip
+        until(lambda: 79.0 in xids(plane), "so does the sample with the Xid")
         time.sleep(0.5)
     found = rows(plane)
     assert len(found) == len(set(found))

@@ -28,7 +28,8 @@ from node.agent.hardware.packed import (
 from node.agent.home import Home
 from node.agent.identity import load_or_create_key, public_key_b64
 from node.agent.telemetry import MAX_HOMELESS_BYTES, Boot, Outbox, Shipper
-from protocol.messages import TELEMETRY_MAX_BYTES, TELEMETRY_MAX_SAMPLES
+from protocol.bounds import has_more_fields_than
+from protocol.messages import TELEMETRY_MAX_BYTES, TELEMETRY_MAX_ROWS, TELEMETRY_MAX_SAMPLES
 from protocol.metrics import ENGINE, GPU
 from protocol.spool import SpoolError, SpoolWriter, recover_orphans
 from protocol.telemetry_pb2 import GpuSamples, InferenceRow
@@ -36,6 +37,7 @@ from tests.agent.plane import Plane
 
 FIRST = Boot(1, "11111111-0000-4000-8000-000000000000")
 SECOND = Boot(2, "22222222-0000-4000-8000-000000000000")
+HEAD_FIELDS = 20  # what the control plane lets a batch have beside its rows
 KEYS = tuple(f"GPU-{number}" for number in range(8))
 f32 = st.floats(width=32, allow_nan=False)
 rows_of_engines = st.lists(
@@ -236,10 +238,28 @@ def test_many_samples_are_several_batches_within_the_limits(plane: Plane, tmp_pa
     batches = plane.stored()
     for raw, batch in zip(plane.batches, batches, strict=True):
         assert sum(row_count(part) for part in (*batch.gpu, *batch.engine)) <= TELEMETRY_MAX_SAMPLES
-        assert len(batch.inference) <= 1_000
+        assert len(batch.inference) <= TELEMETRY_MAX_ROWS
         assert len(raw) <= TELEMETRY_MAX_BYTES
     assert arrived(plane) == list(range(1_000_000, 1_024_000))
     assert len(plane.inference()) == 1_500
+
+
+def test_engines_that_come_and_go_make_no_batch_of_too_many_fields(plane: Plane, tmp_path: Path) -> None:
+    home = home_of(tmp_path)
+    writer = PackedWriter(home.spool, "eng")
+    requests = SpoolWriter(home.spool, "inf")
+    for number in range(990):
+        requests.append(InferenceRow(request_id=f"row-{number}"))
+    requests.close()
+    for number in range(40):
+        writer.append_rows((f"deployment-{number}",), [(number, 0, *[0.0] * len(ENGINE))])
+    writer.publish()
+    shipper = shipper_of(plane, home)
+    while shipper.collect():
+        continue
+    shipper.ship()
+    assert not any(has_more_fields_than(raw, TELEMETRY_MAX_ROWS + HEAD_FIELDS) for raw in plane.batches)
+    assert len({part.deployments[0] for batch in plane.stored() for part in batch.engine}) == 40
 
 
 def test_samples_that_are_given_up_are_counted(tmp_path: Path) -> None:
