@@ -12,10 +12,12 @@ it, they are counted by it. Only marked minutes are refreshed: that of others wo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import groupby
+from time import monotonic
 from typing import Any
 
 from django.db import connections, transaction
@@ -28,8 +30,8 @@ from protocol.metrics import Kind
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 LAG = timedelta(seconds=10)  # agents ship every five seconds: most of a minute has come by then
-STEP = 15  # minutes rolled up in one transaction
-ROUNDS = 20  # of each kind of work in one tick, at most
+STEP = 5  # minutes rolled up in one transaction
+ROUNDS, BUDGET_S = 60, 30.0  # what one tick does at most: the next one goes on
 _LOCK = 0x726F6C6C  # «roll»
 Pairs = dict[datetime, set[int]]  # buckets, each with the GPUs that it is to be made for
 
@@ -81,8 +83,9 @@ def refresh(now: datetime) -> int:
     """
     closed = floor(now - LAG, MINUTE)
     pieces = _refreshed if store.is_timescale() else _rolled
+    deadline = monotonic() + BUDGET_S
     for done in range(ROUNDS):
-        if not pieces(closed):
+        if monotonic() > deadline or not pieces(closed):
             return done
     return ROUNDS
 
@@ -185,8 +188,24 @@ def _over(level: Level, pairs: Pairs) -> Pairs:
 
 def _refreshed(closed: datetime) -> bool:
     """Do a piece of each kind of work by refreshing continuous aggregates, each refresh its own transaction."""
-    worked = [piece(closed) for piece in (_next_refreshed, _late_refreshed, _requests_refreshed)]
+    with _alone() as alone:
+        pieces = (_next_refreshed, _late_refreshed, _requests_refreshed) if alone else ()
+        worked = [piece(closed) for piece in pieces]
     return any(worked)
+
+
+@contextmanager
+def _alone() -> Iterator[bool]:
+    """Hold off other refreshes: by a lock of the session, since a refresh can't be part of a transaction."""
+    with connections[store.owner()].cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [_LOCK])
+        (alone,) = cursor.fetchone()
+    try:
+        yield alone
+    finally:
+        if alone:
+            with connections[store.owner()].cursor() as cursor:
+                cursor.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])
 
 
 def _next_refreshed(closed: datetime) -> bool:
