@@ -17,6 +17,7 @@ from tests.observability.minutes import HISTORY, TODAY, add_gpus, at, put
 from tests.observability.series import temperatures, warm
 
 METRICS = len(detection.METRICS)
+OTHERS = METRICS - 1  # groups of which nothing is known: they judge but the newest minute
 
 
 @pytest.fixture
@@ -57,10 +58,11 @@ def temperature_group():
 
 
 def everything():
-    """All that the detector has stored, to the byte."""
-    states = DetectorState.objects.order_by("group", "phase").values_list("group__metric", "phase", "vector")
-    outputs = DetectorOutput.objects.order_by("group", "minute").values_list("group__metric", "minute", "scores")
-    return [[(metric, key, bytes(value)) for metric, key, value in rows] for rows in (states, outputs)]
+    """All that the detector has stored of temperatures, to the byte."""
+    group = temperature_group()
+    states = DetectorState.objects.filter(group=group).order_by("phase").values_list("phase", "vector")
+    outputs = DetectorOutput.objects.filter(group=group).order_by("minute").values_list("minute", "scores")
+    return [[(key, bytes(value)) for key, value in rows] for rows in (states, outputs)]
 
 
 def test_a_hot_gpu_is_found_among_its_peers(minutes, gpus):
@@ -121,9 +123,9 @@ def test_one_long_replay_equals_many_ticks_to_the_byte(minutes, gpus, monkeypatc
         ticks = everything()
         transaction.set_rollback(True)
     minutes.detect(TODAY + 1)
-    assert minutes.detect(TODAY + 90) == 89 * METRICS
+    assert minutes.detect(TODAY + 90) == 89 + OTHERS
     assert everything() == ticks
-    assert [minute for metric, minute, _ in ticks[1] if metric == "temperature_c"] == [TODAY + n for n in range(90)]
+    assert [minute for minute, _ in ticks[1]] == [TODAY + n for n in range(90)]
 
 
 def test_what_is_stored_is_the_state_itself(minutes, gpus):
@@ -148,7 +150,7 @@ def test_work_is_bounded_and_goes_on_where_it_stopped(minutes, gpus, monkeypatch
     done = []
     while more := minutes.detect(TODAY + 26):
         done.append(more)
-    assert done == [10 * METRICS, 10 * METRICS, 5 * METRICS]
+    assert done == [10 + OTHERS, 10, 5]
     monkeypatch.setattr(detection, "BUDGET_S", 0.0)
     assert [minutes.detect(TODAY + 27) for _ in range(METRICS + 1)] == [1] * METRICS + [0]
 
@@ -168,6 +170,22 @@ def test_minutes_too_far_back_are_left_out(minutes, gpus, monkeypatch):
     minutes.detect(TODAY + 60)
     judged = DetectorOutput.objects.filter(group=temperature_group()).values_list("minute", flat=True)
     assert sorted(judged) == [TODAY, *range(TODAY + 49, TODAY + 60)]
+
+
+def test_a_group_that_knows_nobody_has_nothing_to_replay(minutes, enrolled):
+    numbers = add_gpus(Node.objects.get(pk=enrolled("node-1").node), 3)
+    minutes.detect(TODAY - 3 * DAY)
+    put(numbers, temperatures(2, 3, first=HISTORY), HISTORY)
+    put(numbers, today(2), TODAY)
+    assert minutes.detect(TODAY + 1) == METRICS
+    judged = DetectorOutput.objects.filter(group=temperature_group()).values_list("minute", flat=True)
+    assert list(judged) == [TODAY]
+    assert detection.findings(at(TODAY + 1)).learning == set()  # it learned from its history on the way
+
+
+def test_before_the_first_rollup_nothing_begins(minutes, gpus):
+    assert minutes.detect(0) == 0
+    assert not DetectorGroup.objects.exists()
 
 
 def test_groups_are_full_at_their_size(minutes, gpus, enrolled, monkeypatch):
@@ -205,8 +223,8 @@ def test_two_workers_judge_every_minute_once(transactional_db, minutes, gpus):
         thread.start()
     for thread in threads:
         thread.join()
-    assert (errors, sum(judged)) == ([], 29 * METRICS)
-    assert DetectorOutput.objects.count() == 30 * METRICS
+    assert (errors, sum(judged)) == ([], 29 + OTHERS)
+    assert DetectorOutput.objects.filter(group=temperature_group()).count() == 30
 
 
 def test_an_error_halfway_leaves_nothing_behind(minutes, gpus, monkeypatch):
