@@ -6,12 +6,13 @@ until it is listed again, there or elsewhere, or until somebody removes it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Case, F, Q, Value, When
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from apps.access.actors import Actor, ActorKind
@@ -20,6 +21,8 @@ from apps.access.services import require_role
 from apps.audit.transitions import record
 from apps.fleet.models import Gpu, GpuHealth, Node
 from apps.lib.errors import Conflict, DomainError
+
+MARKED_AT_ONCE = 5_000
 
 
 class GpuFacts(BaseModel):
@@ -50,7 +53,8 @@ def store_gpus(node: Node, hardware: dict[str, Any], *, now: datetime) -> None:
     node.gpus.exclude(uuid__in=uuids).exclude(is_missing).update(
         health=GpuHealth.LOST, health_reason=NOT_LISTED, health_since=now
     )
-    elsewhere = Gpu.objects.exclude(node=node).exclude(is_missing).filter(uuid__in=uuids)
+    # a board may move to another host of its team, with its history; whoever names another team's gets nothing
+    elsewhere = Gpu.objects.exclude(node=node).exclude(is_missing, node__team=node.team_id).filter(uuid__in=uuids)
     taken = set(elsewhere.values_list("uuid", flat=True))
     Gpu.objects.bulk_create(
         [Gpu(node=node, **gpu.model_dump()) for gpu in listed if gpu.uuid not in taken],
@@ -99,15 +103,16 @@ def mark_gpus(health: Mapping[str, tuple[GpuHealth, str]], *, now: datetime) -> 
     Whoever knows (alerts, reports) hands it down; a GPU of the same health and reason isn't touched, and neither is one
     that its host no longer lists.
     """
-    changed = []
+    same: dict[tuple[GpuHealth, str], list[str]] = defaultdict(list)
+    for uuid, verdict in health.items():
+        same[verdict].append(uuid)
     listed = Gpu.objects.exclude(health=GpuHealth.LOST, health_reason=NOT_LISTED)
-    for gpu in listed.filter(uuid__in=list(health)):
-        state, reason = health[gpu.uuid]
-        if (gpu.health, gpu.health_reason) == (state, reason):
-            continue
-        if gpu.health != state:
-            gpu.health_since = now
-        gpu.health, gpu.health_reason = state, reason
-        changed.append(gpu)
-    Gpu.objects.bulk_update(changed, ["health", "health_reason", "health_since"], batch_size=1_000)
-    return len(changed)
+    changed = 0
+    for (state, reason), uuids in same.items():
+        since = Case(When(health=state, then=F("health_since")), default=Value(now))
+        # a fleet that is heard again is one statement a few thousand GPUs, not a CASE of eighty thousand
+        for begin in range(0, len(uuids), MARKED_AT_ONCE):
+            rows = listed.filter(uuid__in=uuids[begin : begin + MARKED_AT_ONCE])
+            others = rows.exclude(health=state, health_reason=reason)
+            changed += others.update(health=state, health_reason=reason, health_since=since)
+    return changed

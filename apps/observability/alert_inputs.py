@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from django.db.models import Max
+
 from apps.access.models import Team
 from apps.fleet.models import Condition, Gpu, GpuHealth, Node
 from apps.fleet.selectors import OVERDUE_POLLS
@@ -55,7 +57,7 @@ class NodeRow:
         return Entity(EntityKind.NODE, self.id, self.name, self.team_id, {"node": self.name, "zone": self.zone})
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen, which is twice as slow to make: a tick makes one of every GPU of the fleet
 class GpuRow:
     """A GPU, with the health that it is known by."""
 
@@ -66,7 +68,6 @@ class GpuRow:
     simulated: bool
     health: str
     health_reason: str
-    health_since: datetime | None
 
 
 @dataclass
@@ -113,7 +114,7 @@ def _fleet(now: datetime) -> Inputs:
     columns = ("id", "name", "zone", "team_id", "last_seen_at", "created_at", "pool__poll_interval_s")
     nodes = {row[0]: NodeRow(*row) for row in Node.objects.filter(phase__in=Node.MAY_TALK).values_list(*columns)}
     gpus: dict[UUID, list[GpuRow]] = defaultdict(list)
-    fields = ("uuid", "number", "node_id", "index", "simulated", "health", "health_reason", "health_since")
+    fields = ("uuid", "number", "node_id", "index", "simulated", "health", "health_reason")
     for row in Gpu.objects.order_by("index").values_list(*fields):
         if row[2] in nodes:
             gpus[row[2]].append(GpuRow(*row))
@@ -141,17 +142,20 @@ def _without_samples(inputs: Inputs) -> Iterable[Observation]:
         for pk in sorted(inputs.silent - inputs.away)
         if inputs.nodes[pk].last_seen_at is not None and inputs.now - inputs.nodes[pk].created_at > SILENT
     ]
+    stopped = _stopped_at([node.id for node in rows]) if rows else {}
     for node in rows:
-        yield _of_node(inputs, node, "no-telemetry", since=_stopped_at(inputs, node))
+        noticed = any(gpu.health == GpuHealth.UNKNOWN for gpu in inputs.gpus[node.id])
+        since = stopped.get(node.id, node.created_at) if noticed else inputs.now - SILENT
+        yield _of_node(inputs, node, "no-telemetry", since=since)
 
 
-def _stopped_at(inputs: Inputs, node: NodeRow) -> datetime:
-    """Return when a silent node's samples stopped: three minutes before its GPUs were marked unknown for it."""
-    known = [gpu for gpu in inputs.gpus[node.id] if gpu.health != GpuHealth.UNKNOWN]
-    if known:  # it is noticed just now
-        return inputs.now - SILENT
-    marked = [gpu.health_since for gpu in inputs.gpus[node.id] if gpu.health_since is not None]
-    return max(marked) - SILENT if marked else node.created_at
+def _stopped_at(nodes: Sequence[UUID]) -> dict[UUID, datetime]:
+    """Return when the samples of silent nodes stopped: three minutes before their GPUs were marked unknown for it."""
+    marked = Gpu.objects.filter(node__in=nodes, health=GpuHealth.UNKNOWN, health_since__isnull=False)
+    return {
+        node: moment - SILENT
+        for node, moment in marked.values_list("node_id").annotate(moment=Max("health_since")).order_by()
+    }
 
 
 def _faults(inputs: Inputs) -> Iterable[Observation]:

@@ -65,6 +65,15 @@ def test_a_board_that_moved_brings_its_history_along(enrolled):
     assert (moved.node.name, moved.health) == ("node-2", GpuHealth.UNKNOWN)
 
 
+def test_another_teams_lost_board_is_nobodys_to_take(enrolled, other_team):
+    first, second = enrolled("node-1"), enrolled("node-2")
+    first.poll(hardware=gpus(0))
+    first.poll(hardware=gpus())
+    Node.objects.filter(name="node-1").update(team=other_team)
+    second.poll(hardware=gpus(0))
+    assert Gpu.objects.get().node.name == "node-1"
+
+
 @pytest.mark.parametrize(
     "bad",
     [
