@@ -198,7 +198,7 @@ def test_what_happened_is_marked(node: Node, world: World, viewer: User, signed_
     data = told(signed_in(viewer), node="node-1", range="1h", to=(now + timedelta(seconds=30)).isoformat())
     assert Event.objects.filter(verb="node.cordoned").exists()
     said = [marker for marker in data["markers"] if "cordoned" in marker["label"]]
-    assert [(marker["kind"], marker["label"]) for marker in said] == [("event", "node-1 node cordoned: Fan noise.")]
+    assert [(marker["kind"], marker["label"]) for marker in said] == [("event", "node-1 cordoned: Fan noise.")]
 
 
 def test_alerts_are_marked_as_long_as_they_fire(
