@@ -1,10 +1,10 @@
-"""The time series: rollups, days to come, days gone by."""
+"""The time series: rollups, days to come, days gone by; what is unusual in them."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from apps.observability import services
+from apps.observability import detection, services
 from workers.task import task
 
 
@@ -18,3 +18,9 @@ def keep_series(now: datetime) -> None:
 def refresh(now: datetime) -> None:
     """Roll up minutes, hours and days."""
     services.refresh_rollups(now=now)
+
+
+@task("observability.detect", queue="observability")
+def detect(now: datetime) -> None:
+    """Judge the minutes that have closed."""
+    detection.detect(now)

@@ -42,6 +42,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
         every("fleet.forget_nonces", MINUTE_S),
         every("rollouts.tick", TICK_S),
         every("observability.refresh", TICK_S),
+        every("observability.detect", 10.0),
         every("observability.keep_series", 10 * MINUTE_S, queue="jobs"),
     )
 }

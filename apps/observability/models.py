@@ -71,3 +71,57 @@ class DirtyMinute(models.Model):
     class Meta:
         db_table = "observability_dirtyminute"
         indexes = [models.Index(fields=["series", "minute"], name="observability_dirty_minute")]
+
+
+class DetectorGroup(models.Model):
+    """Up to 4,096 GPUs' series of one metric: they are judged together, one array a phase."""
+
+    metric = models.CharField(max_length=64)  # a name of protocol.metrics.GPU
+    number = models.PositiveIntegerField()
+    gpus = ArrayField(models.IntegerField(), default=list)  # Gpu.number; append only: places in the arrays
+    watermark = models.BigIntegerField()  # the last Unix minute that was judged
+
+    class Meta:
+        db_table = "observability_detectorgroup"
+        constraints = [
+            models.UniqueConstraint(fields=["metric", "number"], name="observability_detector_group"),
+            models.CheckConstraint(condition=models.Q(gpus__len__lte=4_096), name="observability_detector_size"),
+        ]
+
+
+class DetectorState(models.Model):
+    """One phase of what is known of a group, or one of its vectors: float32, one value a GPU, in the group's order."""
+
+    group = models.ForeignKey(DetectorGroup, on_delete=models.CASCADE, related_name="+")
+    phase = models.SmallIntegerField()  # 0..1439 minute of the day, 1440..1607 hour of the week, below 0 a vector
+    vector = models.BinaryField()
+
+    class Meta:
+        db_table = "observability_detectorstate"
+        constraints = [models.UniqueConstraint(fields=["group", "phase"], name="observability_detector_phase")]
+
+
+class DetectorOutput(models.Model):
+    """One minute's judgment of a group: thirteen bytes a GPU (detector_store.SCORE), in the group's order."""
+
+    group = models.ForeignKey(DetectorGroup, on_delete=models.CASCADE, related_name="+")
+    minute = models.BigIntegerField()  # Unix minutes
+    scores = models.BinaryField()  # stored uncompressed, so that one GPU's bytes are read without the others'
+
+    class Meta:
+        db_table = "observability_detectoroutput"
+        constraints = [models.UniqueConstraint(fields=["group", "minute"], name="observability_detector_minute")]
+
+
+class Rebaseline(models.Model):
+    """A series was given a new level, since it had been off for a day; after that it counts as normal."""
+
+    gpu = models.IntegerField()  # Gpu.number; the record outlives the GPU
+    metric = models.CharField(max_length=64)
+    at = models.DateTimeField()
+    level_before = models.FloatField()
+    level_after = models.FloatField()
+
+    class Meta:
+        db_table = "observability_rebaseline"
+        indexes = [models.Index(fields=["gpu", "metric", "at"], name="observability_rebaseline_gpu")]

@@ -68,7 +68,7 @@ def gpu_samples(messages: Iterable[GpuSamples], numbers: Mapping[str, int], wind
     simulated = np.concatenate([np.full(len(block.times_us), block.simulated, np.uint8) for block in blocks])
     metric_values = _columns(blocks, metrics.GPU)
     fields = {"time": _postgres(times_us), "gpu": gpus.astype(">i4"), "simulated": simulated} | metric_values
-    return Copyable(tuple(fields), _encode(fields), len(gpus), dropped, _days(times_us), _minutes(times_us, gpus))
+    return Copyable(tuple(fields), encode(fields), len(gpus), dropped, _days(times_us), _minutes(times_us, gpus))
 
 
 def engine_samples(messages: Iterable[EngineSamples], window: Window) -> Copyable:
@@ -89,7 +89,7 @@ def engine_samples(messages: Iterable[EngineSamples], window: Window) -> Copyabl
     deployments = np.concatenate([block.sources for block in blocks])
     values = _columns(blocks, metrics.ENGINE)
     fields = {"time": _postgres(times_us), "node_id": node, "deployment_id": deployments} | values
-    return Copyable(tuple(fields), _encode(fields), len(times_us), dropped, _days(times_us))
+    return Copyable(tuple(fields), encode(fields), len(times_us), dropped, _days(times_us))
 
 
 def gpu_minutes(gpu: int, minutes_us: Array, simulated: bool, values: Mapping[str, Array]) -> Copyable:
@@ -109,7 +109,7 @@ def gpu_minutes(gpu: int, minutes_us: Array, simulated: bool, values: Mapping[st
             fields |= {f"{metric.name}_{part}": given for part in ("sum", "min", "max")}
         else:
             fields[metric.name] = _typed(given, metric.kind)
-    return Copyable(tuple(fields), _encode(fields), rows, 0, _days(minutes_us))
+    return Copyable(tuple(fields), encode(fields), rows, 0, _days(minutes_us))
 
 
 def _block(
@@ -164,7 +164,7 @@ def _is_number(values: Array) -> Array:
     return np.abs(values) < VALUE_MAX  # NaN and infinity are not
 
 
-def _encode(fields: Mapping[str, Array]) -> bytes:
+def encode(fields: Mapping[str, Array]) -> bytes:
     """Return the rows in PostgreSQL's binary COPY format, a field each.
 
     Every row is laid out at full width; then the bytes of NULLs are cut out in one go.

@@ -23,6 +23,7 @@ from protocol.telemetry_pb2 import TelemetryBatch
 
 SPOOL_LIFE = timedelta(hours=24)  # a node keeps what it can't deliver for that long
 CURSOR_LIFE = timedelta(days=30)
+COLUMNS_AFTER = timedelta(days=3)  # late rows have come by then
 
 
 class SequenceGap(Conflict):
@@ -120,6 +121,8 @@ def keep_series(*, now: datetime) -> None:
     rollups.refresh(now)
     for series, cutoff in cutoffs(now).items():
         store.drop_before(series, cutoff)
+    for rollup in ("gpu_minute", "gpu_hour", "gpu_day"):
+        store.to_columns(rollup, now - COLUMNS_AFTER)
     TelemetryCursor.objects.filter(updated_at__lt=now - CURSOR_LIFE).delete()
 
 

@@ -58,6 +58,15 @@ def drop_before(series: str, cutoff: datetime) -> list[str]:
     return dropped
 
 
+def to_columns(rollup: str, cutoff: datetime) -> None:
+    """Turn a rollup's chunks that end at or before `cutoff` into columns, a tenth in size. TimescaleDB alone does."""
+    if not is_timescale():
+        return
+    for chunk in _column("SELECT show_chunks(%(view)s, older_than => %(cutoff)s)", view=rollup, cutoff=cutoff):
+        with connections[owner()].cursor() as cursor:
+            cursor.execute("CALL convert_to_columnstore(%s, if_not_columnstore => true)", [chunk])
+
+
 def part_end(name: str) -> datetime:
     """Where a partition ends, told by its name: …_p20261130, …_p202611, …_p2026."""
     digits = name.rpartition("_p")[2]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from apps.observability import rollups, samples
+from apps.observability import rollups, samples, store
 from apps.observability.models import Rollup
 from tests.observability.batches import batch, give_gpus, gpu_block, send
 
@@ -149,6 +149,18 @@ def test_history_goes_into_every_rollup_and_twice_is_once(gpus, first, now):
             for start, mean in zip(series.times, series.mean, strict=True):
                 inside = (times >= start) & (times < start + level.width.total_seconds())
                 assert mean == pytest.approx(np.nanmean(values[inside]), rel=1e-5)
+
+
+def test_history_may_be_replaced_when_it_is_in_columns_already(gpus, first, now):
+    """TimescaleDB turns old chunks into columns; on plain partitions there is nothing to turn."""
+    times = np.arange(now.timestamp() - 9 * 86_400, now.timestamp() - 5 * 86_400, 60) // 60 * 60
+    for watts in (200, 300):
+        samples.copy_history(first, {"power_w": np.full(len(times), watts)}, times, simulated=True)
+        for level in rollups.LEVELS:
+            store.to_columns(level.target, now)
+    Rollup.objects.update_or_create(series="gpu_minute", defaults={"rolled_until": now})
+    matrix = samples.minute_matrix("power_w", [first], int(times[0]) // 60, int(times[-1]) // 60)
+    assert set(matrix.ravel()) == {300}
 
 
 def test_history_stays_when_live_minutes_follow(agent, gpus, first, now):

@@ -173,12 +173,18 @@ GROUP BY time_bucket(INTERVAL '1 minute', time), node_id, team_id, model, versio
 WITH NO DATA
 """
 
+# requests that an earlier release has stored are rolled up by the first ticks
+MARK_WHAT_IS_THERE = """
+INSERT INTO observability_dirtyminute (series, minute, gpus)
+SELECT DISTINCT 'inference_log', date_trunc('minute', time), '{}'::integer[] FROM inference_log
+"""
+
 HYPERTABLES = (
-    # name, chunk, order of a compressed batch's segments, compressed after
+    # name, chunk, what a segment of the columnstore has in common, when a chunk goes there
     ("gpu_sample", "1 hour", "gpu", "6 hours"),
     ("engine_sample", "6 hours", "deployment_id", "12 hours"),
 )
-AGGREGATES = (("gpu_minute", "2 days"), ("gpu_hour", "40 days"), ("gpu_day", "400 days"))
+AGGREGATES = ("gpu_minute", "gpu_hour", "gpu_day")
 
 
 def _plain(cursor: Any) -> None:
@@ -215,12 +221,12 @@ def _timescale(cursor: Any) -> None:
     ]
     for statement in views:
         cursor.execute(statement)
-    for name, after in AGGREGATES:
+    for name in AGGREGATES:
+        # converted by our own upkeep: a policy of TimescaleDB's would want one of its own refresh too
         cursor.execute(
             f"ALTER MATERIALIZED VIEW {name} SET (timescaledb.enable_columnstore = true,"
             " timescaledb.segmentby = 'gpu', timescaledb.orderby = 'time DESC')"
         )
-        cursor.execute(f"CALL add_columnstore_policy('{name}', after => INTERVAL '{after}')")
 
 
 def create(apps: Any, schema_editor: Any) -> None:
@@ -228,6 +234,7 @@ def create(apps: Any, schema_editor: Any) -> None:
     kind = apps.get_model("observability", "StoreKind").objects.using(alias).get().kind
     with schema_editor.connection.cursor() as cursor:
         (_timescale if kind == "timescale" else _plain)(cursor)
+        cursor.execute(MARK_WHAT_IS_THERE)
 
 
 def drop(apps: Any, schema_editor: Any) -> None:
