@@ -22,6 +22,7 @@ from apps.fleet.models import Condition, GpuHealth
 from apps.fleet.selectors import OVERDUE_POLLS
 
 GPUS_DRAWN = 2_000  # of more the grid shows each node by its worst GPU: a page must stay a page
+GPUS_BESIDE = 300  # of more the zones stand below each other
 NODES_AT_HOME = 500  # of more the start page shows each zone in one line
 
 # What a cell says: letter, colour class, word. The first that holds is shown (sql/judged.sql has the same order).
@@ -99,6 +100,16 @@ class Grid:
     @property
     def simulated(self) -> bool:
         return any(zone.simulated for zone in self.zones)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there are cells, not only counts."""
+        return any(zone.cells for zone in self.zones)
+
+    @property
+    def large(self) -> bool:
+        """Whether a zone takes the page's whole width, and what the letters mean stands above them all."""
+        return max(self.nodes, self.gpus) > GPUS_BESIDE
 
     @property
     def poll_s(self) -> int:

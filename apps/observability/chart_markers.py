@@ -81,8 +81,9 @@ def _marker(event: Event) -> Marker:
     said = verb(event.verb, event.data)
     if event.object_type == "rollouts.rollout":
         return Marker(_second(event.at), None, _short(f"{said}, {event.object_label}"), "rollout")
+    happened = said.removeprefix("Node ").lower()  # «node-2 cordoned», not «node-2 node cordoned»
     reason = f": {event.reason}" if event.reason else ""
-    return Marker(_second(event.at), None, _short(f"{event.object_label} {said.lower()}{reason}"), "event")
+    return Marker(_second(event.at), None, _short(f"{event.object_label} {happened}{reason}"), "event")
 
 
 def _second(moment: datetime) -> int:

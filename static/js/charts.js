@@ -258,9 +258,10 @@
   function vertical(data, low, high) {
     if (low == null || high == null) return [0, 1];
     const counted = ["%", "/min", "ms", "GB", "MB/s", ""].includes(data.unit);
-    if (counted && low >= 0) return [0, high > 0 ? high * 1.08 : 1];
-    const room = Math.max((high - low) * 0.12, 1);
-    return [low - room, high + room];
+    const above = data.markers.length ? 0.22 : 0.08; // marks are labelled above the lines
+    if (counted && low >= 0) return [0, high > 0 ? high * (1 + above) : 1];
+    const span = Math.max(high - low, 4);
+    return [low - span * 0.12, high + span * (above + 0.04)];
   }
 
   function clock(seconds, step) {
@@ -352,12 +353,19 @@
     if (data.band) keys.append(element("li", { className: "key-band", innerHTML: "<i></i>expected band" }));
   }
 
+  function shortened(series) {
+    // Eight GPUs of one node are told apart by their numbers.
+    const node = series[0].label.split(" GPU ")[0];
+    const one = series.length > 1 && series.every((line) => line.label.startsWith(`${node} GPU `));
+    return (label) => (one ? label.slice(node.length + 1) : label);
+  }
+
   function key(chart, line, at) {
     const button = element("button", { type: "button", className: "key-line", title: `Show or hide ${line.label}` });
     button.setAttribute("aria-pressed", "true");
     const alone = chart.data.series.length === 1 && chart.data.band;
     const swatch = element("i", { className: `swatch ${alone ? "ink" : `c${at % COLOURS}`}${at >= COLOURS ? " dashed" : ""}` });
-    button.append(swatch, element("span", { textContent: line.label }), element("b", {}));
+    button.append(swatch, element("span", { textContent: shortened(chart.data.series)(line.label) }), element("b", {}));
     button.addEventListener("click", () => {
       const shown = button.getAttribute("aria-pressed") !== "true";
       button.setAttribute("aria-pressed", String(shown));

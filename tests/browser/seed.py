@@ -30,7 +30,7 @@ from apps.fleet import services as fleet
 from apps.fleet.models import Gpu, GpuHealth, Node, Pool
 from apps.models import services as registry
 from apps.models.models import Artifact, ModelVersion, RegisteredModel
-from apps.observability import alert_services
+from apps.observability import alert_services, detection
 from apps.rollouts import services as rollouts
 from apps.rollouts.models import Rollout, Strategy
 from protocol.messages import ConditionReport, PollRequest, Refusal
@@ -223,7 +223,10 @@ class _Builder:
                 uuid=uuid, node=gpus, index=index, name="NVIDIA A100-SXM4-80GB", memory_bytes=85_899_345_920,
                 simulated=True, health=GPU_HEALTH.get(index, GpuHealth.OK),
             )  # fmt: skip
-        gpu_history.fill(gpus, datetime.now(UTC), hours=7)
+        present = datetime.now(UTC)
+        gpu_history.fill(gpus, present, hours=54)
+        detection.detect(present - timedelta(hours=1))  # it has seen two days by then
+        detection.detect(present)
         fleet.cordon_node(gpus, actor=self.requester, reason="Fan 2 is being replaced.", now=self.lab.now)
         by_hand = fleet.create_pool(team=self.team, slug="edge", actor=SYSTEM, auto_accept=False, now=self.lab.now)
         self._enrol(builders.Host("edge-7", zone="zone-b"), by_hand)

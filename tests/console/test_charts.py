@@ -16,7 +16,7 @@ from apps.access.models import User
 from apps.audit.models import Event
 from apps.fleet import services as fleet
 from apps.fleet.models import Gpu, GpuHealth, Node
-from apps.observability import samples
+from apps.observability import detection, samples
 from tests.fleet import builders
 from tests.fleet.builders import World
 from tests.observability import gpu_history
@@ -85,6 +85,28 @@ def test_only_news_are_sent_and_none_are_204(node: Node, viewer: User, signed_in
     assert news["series"][0]["mean"] == whole["series"][0]["mean"][-3:]
     again = client.get("/series.json", {"node": "node-1", "range": "6h", "after": after, "seen": news["seen"]})
     assert (again.status_code, again.content) == (204, b"")
+
+
+def test_one_gpu_has_what_is_expected_of_it_behind_it(
+    node: Node, viewer: User, signed_in: SignIn, now: datetime
+) -> None:
+    """Of two GPUs the bands would lie over each other, so there is none."""
+    gpu_history.fill(node, now, hours=60)
+    detection.detect(now - timedelta(minutes=20))
+    detection.detect(now)
+    client = signed_in(viewer)
+    query = {"metric": "temperature_c", "gpu": "GPU-0", "range": "1h", "band": "1"}
+    data = told(client, **query)
+    band = data["band"]
+    known = [at for at, value in enumerate(band["expected"]) if value is not None]
+    assert len(known) >= 15
+    assert all(band["low"][at] < band["expected"][at] < band["high"][at] for at in known)
+    assert len(band["low"]) == len(data["times"]) == len(data["series"][0]["mean"])
+    answer = client.get("/series.csv", query)
+    rows = list(csv.DictReader(io.StringIO(b"".join(answer.streaming_content).decode())))  # type: ignore[attr-defined]
+    assert sum(bool(row["expected"]) for row in rows) >= 15
+    assert told(client, metric="temperature_c", node="node-1", band="1")["band"] is None
+    assert told(client, metric="temperature_c", gpu="GPU-0")["band"] is None
 
 
 def test_a_fixed_window_does_not_live(node: Node, viewer: User, signed_in: SignIn, now: datetime) -> None:
@@ -198,7 +220,7 @@ def test_what_happened_is_marked(node: Node, world: World, viewer: User, signed_
     data = told(signed_in(viewer), node="node-1", range="1h", to=(now + timedelta(seconds=30)).isoformat())
     assert Event.objects.filter(verb="node.cordoned").exists()
     said = [marker for marker in data["markers"] if "cordoned" in marker["label"]]
-    assert [(marker["kind"], marker["label"]) for marker in said] == [("event", "node-1 node cordoned: Fan noise.")]
+    assert [(marker["kind"], marker["label"]) for marker in said] == [("event", "node-1 cordoned: Fan noise.")]
 
 
 def test_alerts_are_marked_as_long_as_they_fire(
