@@ -15,7 +15,7 @@ from node.agent.hardware.simulated.scenario import Fault, FaultKind, ScenarioFil
 
 REFRESH_S = 0.2  # a real board's sensors are no faster
 HEAT_S = 30.0  # time constant of a board under load
-REAL_LOAD = 0.08  # utilisation that a host adds when its engines compute all the time; its boards are far bigger
+REAL_LOAD = 0.03  # utilisation that a host adds when its engines compute all the time; its boards are far bigger
 USUAL_RISE_C = 18.0  # without the host's fans
 RISE_LIMIT_C = 84.0  # unless a scenario asks for more, a fault of cooling stays below the boards' own limit
 ECC_EVERY_S = 60.0
