@@ -20,7 +20,7 @@ from itertools import groupby
 from time import monotonic
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from apps.observability import store
 from apps.observability.models import DirtyMinute, Rollup
@@ -62,9 +62,9 @@ def floor(moment: datetime, width: timedelta) -> datetime:
     return moment - (moment - EPOCH) % width
 
 
-def rolled_until(series: str = "gpu_minute") -> datetime:
+def rolled_until(series: str = "gpu_minute", *, using: str = DEFAULT_DB_ALIAS) -> datetime:
     """Return the watermark: buckets that begin before it are closed. Long ago, when nothing was rolled up yet."""
-    found = Rollup.objects.filter(series=series).values_list("rolled_until", flat=True).first()
+    found = Rollup.objects.using(using).filter(series=series).values_list("rolled_until", flat=True).first()
     return found or EPOCH
 
 
@@ -120,7 +120,7 @@ def _next_minutes(closed: datetime) -> bool:
     _roll_span(MINUTES, max(since, until - STEP * MINUTE), until)
     _move(MINUTES.target, until)
     for level in LEVELS[1:]:
-        first, last = rolled_until(level.target), level.floor(until)
+        first, last = _watermark(level), level.floor(until)
         if first < last:
             _roll_span(level, first, last)
             _move(level.target, last)
@@ -130,7 +130,7 @@ def _next_minutes(closed: datetime) -> bool:
 
 def _late_minutes(closed: datetime) -> bool:
     """Make anew the minutes behind the watermark that batches have marked, and what lies over them."""
-    last = _last_of_a_step("gpu_sample", min(closed, rolled_until()))
+    last = _last_of_a_step("gpu_sample", min(closed, _watermark(MINUTES)))
     if last is None:
         return False
     pairs: Pairs = {}
@@ -139,7 +139,7 @@ def _late_minutes(closed: datetime) -> bool:
         pairs.setdefault(minute, set()).update(gpus)
     _forget(pk for pk, _, _ in marks)
     for level in LEVELS:
-        until = rolled_until(level.target)
+        until = _watermark(level)
         pairs = _over(level, pairs)
         roll_pairs(level, {bucket: gpus for bucket, gpus in pairs.items() if bucket < until}, level.target)
     return True
@@ -217,7 +217,7 @@ def _next_refreshed(closed: datetime) -> bool:
         _refresh(MINUTES.target, first, end)
     _move(MINUTES.target, until)
     for level in LEVELS[1:]:
-        first, last = rolled_until(level.target), level.floor(until)
+        first, last = _watermark(level), level.floor(until)
         if first < last:
             _refresh(level.target, first, last)
             _move(level.target, last)
@@ -227,13 +227,13 @@ def _next_refreshed(closed: datetime) -> bool:
 
 
 def _late_refreshed(closed: datetime) -> bool:
-    last = _last_of_a_step("gpu_sample", min(closed, rolled_until()))
+    last = _last_of_a_step("gpu_sample", min(closed, _watermark(MINUTES)))
     if last is None:
         return False
     marks = dict(_marks("gpu_sample", EPOCH, last + MINUTE).values_list("pk", "minute"))
     minutes = set(marks.values())
     for level in LEVELS:
-        until = rolled_until(level.target)
+        until = _watermark(level)
         buckets = {level.floor(minute) for minute in minutes}
         for first, end in _runs((bucket for bucket in buckets if bucket < until), level.width):
             _refresh(level.target, first, end)
@@ -273,6 +273,11 @@ def _next_span(closed: datetime) -> tuple[datetime, datetime]:
     since, *_ = [_begin(level.target, level.floor(closed)) for level in LEVELS]
     marked = _marks("gpu_sample", since, closed).order_by("minute").values_list("minute", flat=True).first()
     return since, closed if marked is None else min(closed, marked + STEP * MINUTE)
+
+
+def _watermark(level: Level) -> datetime:
+    """The watermark as this very transaction sees it."""
+    return rolled_until(level.target, using=store.owner())
 
 
 def _begin(series: str, otherwise: datetime) -> datetime:
