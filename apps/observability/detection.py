@@ -176,7 +176,7 @@ def _advance(pk: int, closed: int) -> int:
 
 def _due(group: DetectorGroup, closed: int) -> range:
     """The Unix minutes to judge now. Of a group of which nobody is known yet, only the newest: the rest is history."""
-    if detector_store.load(group, [], METRICS[group.metric]).learning.all():
+    if detector_store.load(group, frozenset(), METRICS[group.metric]).learning.all():
         return range(closed, closed + 1)
     first = max(group.watermark + 1, closed - REPLAY_LIMIT)
     return range(first, min(closed, first + REPLAY_MINUTES - 1) + 1)

@@ -98,17 +98,17 @@ def test_a_gpu_known_for_a_day_is_still_learned(minutes, gpus, enrolled):
 def test_a_gpu_that_joins_keeps_the_others_places_and_learns_when_it_can(minutes, gpus, enrolled):
     put(gpus, today(3), TODAY)
     minutes.detect(TODAY + 1)
-    level = detector_store.load(temperature_group(), [], 0.5).level
+    level = detector_store.load(temperature_group(), set(), 0.5).level
     (new,) = add_gpus(Node.objects.get(pk=enrolled("node-2").node), 1)
     minutes.detect(TODAY + 2)
     group = temperature_group()
     assert group.gpus == [*gpus, new]
-    state = detector_store.load(group, [], 0.5)
+    state = detector_store.load(group, set(), 0.5)
     assert list(state.learning) == [False, False, False, True]
     assert state.level[:3] == pytest.approx(level, abs=0.01)
     put([new], temperatures(2, 1, seed=3, first=TODAY - 2 * DAY + 2), TODAY - 2 * DAY + 2)
     minutes.detect(TODAY + 3)
-    assert not detector_store.load(group, [], 0.5).learning.any()
+    assert not detector_store.load(group, set(), 0.5).learning.any()
     assert detection.findings(at(TODAY + 3)).learning == set()
 
 
@@ -303,7 +303,7 @@ def test_a_new_level_is_on_record(minutes, gpus):
     put(gpus, today(2), TODAY)
     minutes.detect(TODAY + 1)
     group = temperature_group()
-    state = detector_store.load(group, [], 0.5)
+    state = detector_store.load(group, set(), 0.5)
     state.drift[1], state.standing[1], state.offset[1] = 2.9, detector.STANDING - 1, 12.0
     before = float(state.level[1])
     detector_store.save(group, state, [])
@@ -321,14 +321,14 @@ def test_the_weekly_season_is_learned_once_there_are_two_weeks(minutes, gpus):
     put(gpus, today(1), TODAY)
     minutes.detect(TODAY + 1)
     group = temperature_group()
-    state = detector_store.load(group, [], 0.5)
+    state = detector_store.load(group, set(), 0.5)
     assert [days >= detector.WEEKLY_DAYS for days in state.days] == [True, False, False]
     state.days[0] = 2.0  # as if it had been learned when it was young
     detector_store.save(group, state, [])
     minutes.detect(TODAY + 60)
-    assert detector_store.load(group, [], 0.5).days[0] == 2.0
+    assert detector_store.load(group, set(), 0.5).days[0] == 2.0
     minutes.detect(TODAY + 61)
-    assert detector_store.load(group, [], 0.5).days[0] >= detector.WEEKLY_DAYS
+    assert detector_store.load(group, set(), 0.5).days[0] >= detector.WEEKLY_DAYS
 
 
 def test_old_judgments_are_forgotten(minutes, gpus, settings):
