@@ -1,4 +1,4 @@
-"""`farrier models | versions | nodes | holds`: what there is and what runs where."""
+"""`farrier models | versions | nodes | holds | alerts`: what there is and what runs where."""
 
 from __future__ import annotations
 
@@ -74,5 +74,24 @@ def holds(context: typer.Context, as_json: AsJson = False) -> None:
         "digest": lambda row: row["digest"][:12],
         "placed": lambda row: row["placed_at"],
         "why": lambda row: row["reason"],
+    }
+    _print(rows, columns, as_json)
+
+
+def alerts(
+    context: typer.Context,
+    state: Annotated[str, typer.Option(help="open, pending, firing, no_data, resolved or all.")] = "open",
+    node: Annotated[str, typer.Option(help="Only those of this node.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the alerts, the most urgent first."""
+    with client_of(context) as client:
+        rows = list(client.all("alerts", state=state, **({"node": node} if node else {})))
+    columns = {
+        "state": lambda row: row["state"],
+        "severity": lambda row: row["severity"],
+        "since": lambda row: row["firing_at"] or row["pending_at"],
+        "what": lambda row: row["summary"] + (" (simulated)" if row["simulated"] else ""),
+        "with": lambda row: row["owner"] or "nobody",
     }
     _print(rows, columns, as_json)

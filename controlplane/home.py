@@ -20,13 +20,15 @@ from apps.fleet import grid
 from apps.fleet import page_selectors as fleet
 from apps.lib.console import answer, is_htmx, page
 from apps.models import selectors as registry
+from apps.observability import alert_selectors as alerts
 from apps.rollouts import page_selectors as rollouts
 from apps.rollouts.models import Phase
 
 THEMES = ("light", "dark")
 HAPPENED = 12  # events that the start page shows
 NAV = (("Home", "home", "h"), ("Models", "models", "m"), ("Rollouts", "rollouts", "r"), ("Fleet", "fleet", "f"),
-       ("Explore", "explore", "e"), ("Holds", "holds", "o"), ("Audit", "audit", "u"))  # fmt: skip
+       ("Alerts", "alerts", "l"), ("Explore", "explore", "e"), ("Holds", "holds", "o"),
+       ("Audit", "audit", "u"))  # fmt: skip
 
 
 def shell(request: HttpRequest) -> dict[str, Any]:
@@ -50,7 +52,12 @@ def _frame(request: HttpRequest, user: User) -> dict[str, Any]:
     ]
     roles = user.memberships.values_list("role", "team__slug")
     said = ", ".join(f"{role} in {team}" for role, team in roles) or ("superuser" if user.is_superuser else "")
-    return {"nav": nav, "roles": said, "waiting_count": rollouts.waiting_count(user)}
+    return {
+        "nav": nav,
+        "roles": said,
+        "waiting_count": rollouts.waiting_count(user),
+        "firing_count": alerts.firing_count(user),
+    }
 
 
 def _current(path: str, url: str) -> bool:

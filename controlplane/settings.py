@@ -37,6 +37,12 @@ class Env(BaseSettings):
     assignment_life_s: float = Field(86_400.0, alias="FARRIER_ASSIGNMENT_LIFE_S", gt=0, le=86_400)
     credential_life_s: float = Field(86_400.0, alias="FARRIER_CREDENTIAL_LIFE_S", gt=0)
     approval_life_s: float = Field(14_400.0, alias="FARRIER_APPROVAL_LIFE_S", gt=0)
+    alert_for_s: float = Field(300.0, alias="FARRIER_ALERT_FOR_S", ge=0)
+    alert_group_wait_s: float = Field(30.0, alias="FARRIER_ALERT_GROUP_WAIT_S", ge=0)
+    alert_group_interval_s: float = Field(300.0, alias="FARRIER_ALERT_GROUP_INTERVAL_S", ge=0)
+    alert_repeat_s: float = Field(14_400.0, alias="FARRIER_ALERT_REPEAT_S", gt=0)
+    alert_heartbeat_s: float = Field(300.0, alias="FARRIER_ALERT_HEARTBEAT_S", gt=0)
+    metrics_token: str = Field("", alias="FARRIER_METRICS_TOKEN")
     raw_retention_h: int = Field(48, alias="FARRIER_RAW_RETENTION_H", ge=1)
     minute_retention_d: int = Field(30, alias="FARRIER_MINUTE_RETENTION_D", ge=1)
     hour_retention_d: int = Field(400, alias="FARRIER_HOUR_RETENTION_D", ge=1)
@@ -213,6 +219,8 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
     "ENUM_NAME_OVERRIDES": {
+        "AlertSeverity": "apps.observability.alert_models.Severity",
+        "AlertState": "apps.observability.alert_models.AlertState",
         "NodePhase": "apps.fleet.models.NodePhase",
         "RolloutPhase": "apps.rollouts.models.Phase",
         "StageState": "apps.rollouts.models.StageState",

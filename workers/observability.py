@@ -1,10 +1,10 @@
-"""The time series: rollups, days to come, days gone by; what is unusual in them."""
+"""The time series: rollups, days to come, days gone by; what is unusual in them, and the alerts of it."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from apps.observability import detection, services
+from apps.observability import alerting, detection, services
 from workers.task import task
 
 
@@ -12,6 +12,7 @@ from workers.task import task
 def keep_series(now: datetime) -> None:
     """Create partitions ahead and apply the retention."""
     services.keep_series(now=now)
+    alerting.forget(now=now)
 
 
 @task("observability.refresh", queue="observability")
@@ -24,3 +25,9 @@ def refresh(now: datetime) -> None:
 def detect(now: datetime) -> None:
     """Judge the minutes that have closed."""
     detection.detect(now)
+
+
+@task("observability.evaluate", queue="observability")
+def evaluate(now: datetime) -> None:
+    """Bring every alert up to date and tell whom it concerns."""
+    alerting.evaluate(now)

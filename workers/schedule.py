@@ -43,6 +43,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
         every("rollouts.tick", TICK_S),
         every("observability.refresh", TICK_S),
         every("observability.detect", 10.0),
+        every("observability.evaluate", TICK_S),
         every("observability.keep_series", 10 * MINUTE_S, queue="jobs"),
     )
 }

@@ -15,8 +15,8 @@ from rest_framework.views import APIView
 from apps.access.actors import actor_of, user_of
 from apps.access.selectors import working_team
 from apps.audit import selectors, services
-from apps.audit.models import Event, Webhook
-from apps.audit.serializers import EventOut, WebhookCreated, WebhookIn, WebhookOut
+from apps.audit.models import Event, Outbox, Webhook
+from apps.audit.serializers import DeliveryOut, EventOut, WebhookCreated, WebhookIn, WebhookOut
 from apps.lib.params import time_param
 
 FILTERS = [
@@ -88,3 +88,31 @@ class WebhookDetail(APIView):
         hook = selectors.get_webhook(request.user, str(webhook_id))
         services.delete_webhook(webhook=hook, actor=actor_of(request), now=timezone.now())
         return Response(status=204)
+
+
+class DeliveryList(ListAPIView[Outbox]):
+    """What a webhook was told or is to be told in the last month, newest first, and what became of it."""
+
+    queryset = Outbox.objects.none()  # tells the OpenAPI document the type
+    serializer_class = DeliveryOut
+
+    def get_queryset(self) -> QuerySet[Outbox]:
+        hook = selectors.get_webhook(self.request.user, str(self.kwargs["webhook_id"]))
+        return selectors.in_state(selectors.deliveries_of(hook), self.request.query_params.get("state", ""))
+
+    @extend_schema(parameters=[OpenApiParameter("state", str, enum=[state for state, _ in selectors.DELIVERY_STATES])])
+    def get(self, request: Request, webhook_id: UUID) -> Response:  # noqa: ARG002 the address names it
+        return self.list(request)
+
+
+class DeliveryResend(APIView):
+    """Try a message again that was given up."""
+
+    write_scope = None
+
+    @extend_schema(operation_id="webhooks_deliveries_resend", request=None, responses=DeliveryOut)
+    def post(self, request: Request, webhook_id: UUID, delivery_id: UUID) -> Response:
+        hook = selectors.get_webhook(request.user, str(webhook_id))
+        row = selectors.get_delivery(hook, delivery_id)
+        services.resend(row=row, actor=actor_of(request), now=timezone.now())
+        return Response(DeliveryOut(selectors.get_delivery(hook, delivery_id)).data)

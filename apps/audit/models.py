@@ -133,3 +133,12 @@ class Outbox(models.Model):
                 condition=models.Q(done_at__isnull=True, parked_at__isnull=True),
             ),
         ]
+
+    @property
+    def status(self) -> str:
+        """What became of it: delivered, parked (given up), trying (again), or due."""
+        if self.done_at is not None:
+            return "delivered"
+        if self.parked_at is not None:
+            return "parked"
+        return "trying" if self.attempts else "due"

@@ -70,6 +70,7 @@ def address(event: Event) -> str | None:
     names = {
         "rollouts.rollout": ("rollout", event.object_id),
         "fleet.node": ("node", event.object_label),
+        "observability.alert": ("alert", event.object_id),
         "registry.registeredmodel": ("model", event.object_label),
     }
     try:

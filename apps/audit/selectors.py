@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from uuid import UUID
 
 from django.contrib.auth.models import AnonymousUser
-from django.db.models import Model, QuerySet
+from django.db.models import Count, Max, Model, Q, QuerySet
 
 from apps.access.models import Role, User
 from apps.access.selectors import for_user
@@ -71,3 +72,39 @@ def get_webhook(user: Anyone, webhook_id: str) -> Webhook:
 def deliveries_of(webhook: Webhook) -> QuerySet[Outbox]:
     """Return what a webhook was told, or is to be told, newest first."""
     return Outbox.objects.filter(webhook=webhook).order_by("-created_at")
+
+
+# What may be asked for of a delivery log; `Outbox.status` says which one a row is in.
+DELIVERY_STATES = (("due", "To be sent"), ("trying", "Tried without success"), ("delivered", "Delivered"),
+                   ("parked", "Given up"))  # fmt: skip
+
+
+def in_state(rows: QuerySet[Outbox], state: str) -> QuerySet[Outbox]:
+    """Narrow deliveries to a state of DELIVERY_STATES; anything else keeps all."""
+    waits: dict[str, object] = {"done_at__isnull": True, "parked_at__isnull": True}
+    narrowed: dict[str, dict[str, object]] = {
+        "due": {**waits, "attempts": 0},
+        "trying": {**waits, "attempts__gt": 0},
+        "delivered": {"done_at__isnull": False},
+        "parked": {"parked_at__isnull": False},
+    }
+    return rows.filter(**narrowed.get(state, {}))
+
+
+def get_delivery(webhook: Webhook, delivery_id: UUID) -> Outbox:
+    """Return one message to a webhook. Raises NotFound."""
+    row = deliveries_of(webhook).filter(pk=delivery_id).first()
+    if row is None:
+        raise NotFound("delivery_not_found", "This webhook has no such delivery; the log keeps a month.")
+    return row
+
+
+def with_counts(rows: QuerySet[Webhook]) -> QuerySet[Webhook]:
+    """Add to webhooks how many messages were `delivered`, are `waiting`, were `parked`, and the `last_delivery`."""
+    waits = Q(deliveries__done_at__isnull=True, deliveries__parked_at__isnull=True, deliveries__isnull=False)
+    return rows.annotate(
+        delivered=Count("deliveries", filter=Q(deliveries__done_at__isnull=False)),
+        waiting=Count("deliveries", filter=waits),
+        parked=Count("deliveries", filter=Q(deliveries__parked_at__isnull=False)),
+        last_delivery=Max("deliveries__done_at"),
+    )

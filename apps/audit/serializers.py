@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from apps.audit.models import Event, Webhook
+from apps.audit.models import Event, Outbox, Webhook
 
 
 class EventOut(serializers.ModelSerializer[Event]):
@@ -43,3 +43,12 @@ class WebhookCreated(WebhookOut):
 
     class Meta(WebhookOut.Meta):
         fields = [*WebhookOut.Meta.fields, "secret"]
+
+
+class DeliveryOut(serializers.ModelSerializer[Outbox]):
+    status = serializers.CharField(read_only=True, help_text="due, trying, delivered or parked.")
+
+    class Meta:
+        model = Outbox
+        fields = ["id", "topic", "status", "attempts", "created_at", "due_at", "done_at", "parked_at", "last_error",
+                  "payload"]  # fmt: skip

@@ -82,6 +82,16 @@ STATES: dict[str, tuple[str, str, str]] = {
     # holds
     "held": ("lock", "bad", "Held"),
     "lifted": ("check", "mut", "Lifted"),
+    # alerts
+    "firing": ("bang", "bad", "Firing"),
+    "resolved": ("check", "ok", "Resolved"),
+    "silenced": ("moon", "mut", "Silenced"),
+    "page": ("bang", "bad", "Page"),
+    "ticket": ("dot", "warn", "Ticket"),
+    "delivered": ("check", "ok", "Delivered"),
+    "parked": ("stop", "bad", "Given up"),
+    "trying": ("half", "warn", "Trying again"),
+    "due": ("circle", "mut", "To be sent"),
     # conditions
     "true": ("dot", "ink", "true"),
     "false": ("circle", "ink", "false"),

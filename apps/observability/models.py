@@ -8,6 +8,9 @@ from django.db.models.functions import Now
 
 from apps.access.models import Team
 from apps.fleet.models import Node
+from apps.observability.alert_models import Alert, AlertNotice, AlertRule, Silence
+
+__all__ = ["Alert", "AlertNotice", "AlertRule", "Feedback", "Silence", "StoreKind", "TelemetryCursor"]
 
 
 class TelemetryCursor(models.Model):

@@ -14,7 +14,7 @@ from apps.access.selectors import for_user, teams_for
 from apps.fleet.models import Pool
 from apps.lib.errors import NotFound
 from apps.models.models import ModelVersion, RegisteredModel, VersionState
-from apps.rollouts.models import Approval, Hold, PauseReason, Phase, Rollout, Stage, StageState, Strategy
+from apps.rollouts.models import Approval, Hold, Participant, PauseReason, Phase, Rollout, Stage, StageState, Strategy
 
 DECIDABLE = frozenset({PauseReason.APPROVAL, PauseReason.INCONCLUSIVE})
 OPEN = "open"  # a filter beside the phases: everything that has not ended
@@ -124,6 +124,12 @@ def rollout_list(
 def of_version(user: User, version: UUID) -> QuerySet[Rollout]:
     """Return the rollouts of a version, newest first."""
     return _with_stages(for_user(Rollout.objects.filter(version_id=version), user)).order_by("-number")
+
+
+def open_participations(user: User, node: str) -> QuerySet[Participant]:
+    """Return a node's part in rollouts that have not ended, newest first."""
+    rows = for_user(Participant.objects.filter(node__name=node), user, field="rollout__team_id")
+    return rows.exclude(rollout__phase__in=Rollout.TERMINAL).select_related("rollout").order_by("-rollout__number")
 
 
 def holds(user: User, *, lifted: bool = False, search: str = "") -> QuerySet[Hold]:

@@ -11,5 +11,6 @@ urlpatterns = [
     path("rollouts/<uuid:pk>/<slug:action>", views.act, name="rollout-act"),
     path("holds/", views.holds, name="holds"),
     path("holds/<uuid:pk>/lift", views.lift, name="lift-hold"),
+    path("fragments/node-rollouts/<slug:name>", views.node_rollouts, name="node-rollouts"),
     path("fragments/version-rollouts/<uuid:version>", views.version_rollouts, name="version-rollouts"),
 ]

@@ -220,3 +220,10 @@ def version_rollouts(request: SignedIn, version: UUID) -> HttpResponse:
     ]
     context = {"rollouts": reads.of_version(request.user, version)[:20], "holds": held}
     return answer(request, "rollouts/version_rollouts.html", context)
+
+
+@page
+def node_rollouts(request: SignedIn, name: str) -> HttpResponse:
+    """The open rollouts that a node takes part in, and whether its evidence counts, as a fragment of other pages."""
+    context = {"participants": reads.open_participations(request.user, name)}
+    return answer(request, "rollouts/node_rollouts.html", context)

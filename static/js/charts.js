@@ -423,8 +423,17 @@
       charts.delete(figure);
     }
     for (const figure of document.querySelectorAll("figure[data-chart]")) {
-      if (charts.has(figure)) continue;
-      const chart = { figure, holder: figure.querySelector(".plot"), keys: figure.querySelector(".chart-keys"), data: null, plot: null };
+      const known = charts.get(figure);
+      if (known) {
+        // a poll of the part around it may have renewed the figure: its state is ours, its source may be another one
+        if (known.plot) figure.dataset.state = "drawn";
+        if (known.src !== figure.dataset.src) {
+          Object.assign(known, { src: figure.dataset.src, data: null });
+          load(known);
+        }
+        continue;
+      }
+      const chart = { figure, src: figure.dataset.src, holder: figure.querySelector(".plot"), keys: figure.querySelector(".chart-keys"), data: null, plot: null };
       charts.set(figure, chart);
       load(chart);
     }

@@ -75,11 +75,20 @@ function decide(kind) {
   else reason.focus();
 }
 
+function act(key) {
+  // An action of the row that has the focus, else of the page: what may be undone needs no reason first.
+  const row = document.activeElement?.closest("[data-list] tr, [data-list] > li");
+  const button = row?.querySelector(`[data-hotkey="${key}"]`) ?? document.querySelector(`.title [data-hotkey="${key}"]`);
+  button?.click();
+  return Boolean(button);
+}
+
 function press(key) {
   if (key === "?") document.getElementById("keys")?.showModal();
   else if (key === "/") document.querySelector("[data-search]")?.focus();
   else if (key === "j") moveInList(1);
   else if (key === "k") moveInList(-1);
+  else if ((key === "a" || key === "s") && act(key)) return true;
   else if (key === "a") decide("approve");
   else if (key === "r") decide("reject");
   else return false;
@@ -107,7 +116,12 @@ document.addEventListener("keydown", (event) => {
 
 document.addEventListener("click", (event) => {
   const opener = event.target.closest("[data-opens]");
-  if (opener) document.getElementById(opener.dataset.opens)?.showModal();
+  const dialog = opener && document.getElementById(opener.dataset.opens);
+  if (dialog) {
+    event.preventDefault(); // a link has the same form on a page of its own, for those without JavaScript
+    dialog.showModal();
+    dialog.querySelector("textarea")?.focus();
+  }
   for (const menu of document.querySelectorAll("details.who[open]")) {
     if (!menu.contains(event.target)) menu.open = false;
   }

@@ -20,6 +20,7 @@ from django.test import override_settings
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
+from apps.observability.alert_models import Alert
 from tests.artifacts import Keys
 from tests.browser.seed import PASSWORD, Seed, build
 from tests.fleet import builders
@@ -68,6 +69,11 @@ class World:
     seed: Seed
     url: str
     farrier: Any  # its settings
+
+    @property
+    def alert(self) -> Alert:
+        """The alert that fires on gpu-a01."""
+        return Alert.objects.get(rule="gpu-temperature", resolved_at=None)
 
 
 @pytest.fixture

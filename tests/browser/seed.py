@@ -19,6 +19,7 @@ if __name__ == "__main__":
 
     django.setup()
 
+import pytest
 from django.conf import settings
 
 from apps.access import services as access
@@ -29,13 +30,14 @@ from apps.fleet import services as fleet
 from apps.fleet.models import Gpu, GpuHealth, Node, Pool
 from apps.models import services as registry
 from apps.models.models import Artifact, ModelVersion, RegisteredModel
-from apps.observability import detection
+from apps.observability import alert_services, detection
 from apps.rollouts import services as rollouts
 from apps.rollouts.models import Rollout, Strategy
 from protocol.messages import ConditionReport, PollRequest, Refusal
 from tests.artifacts import Keys, pack, signed_manifest
 from tests.fleet import builders
 from tests.observability import gpu_history
+from tests.observability.alert_lab import WatchedFleet
 from tests.rollouts.lab import Behaviour, Lab, SimNode
 
 PASSWORD = "correct horse battery staple"
@@ -254,6 +256,29 @@ class _Builder:
         reports.record_poll(node.pk, report, now=now)
 
 
+def alarm(seed: Seed) -> None:
+    """The host of gpu-a01 runs hot for the last minutes: one alert fires, another is explained by it, one is over."""
+    watched = WatchedFleet(seed.make.world, seed.lab.now - timedelta(minutes=16))
+    with pytest.MonkeyPatch.context() as patch:
+        watched.install(patch)
+        node = Node.objects.get(name="gpu-a01")
+        watched.heat(node, 5, metric="power_w", excess=120.0)
+        watched.run(390)
+        watched.cool()
+        watched.run(180)
+        watched.heat(node)
+        watched.heat(node, 0, 1, 2, metric="memory_temperature_c", excess=11.0)
+        watched.run(360)
+    alert_services.create_silence(
+        team=seed.team,
+        matchers={"zone": "zone-c", "rule": "node-down"},
+        reason="The racks of zone-c are being rewired.",
+        expires_at=seed.lab.now + timedelta(hours=8),
+        actor=seed.make.requester,
+        now=seed.lab.now,
+    )
+
+
 def build(home: Path, keys: Keys, now: datetime) -> Seed:
     """Tell the history up to `now`: a model rolled out, a bad version rolled back, one that waits."""
     make = _Builder(home, keys, now - STORY)
@@ -284,6 +309,8 @@ def build(home: Path, keys: Keys, now: datetime) -> Seed:
     seed = Seed(make.people, make.team, lab, waiting, rolled_back, completed, make)
     seed.catch_up()
     make.report(Node.objects.get(name="gpu-a01"), lab.now)
+    alarm(seed)
+    seed.catch_up()
     return seed
 
 
