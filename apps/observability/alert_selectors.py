@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from django.contrib.auth.models import AnonymousUser
-from django.db.models import Case, F, IntegerField, Min, Q, QuerySet, Value, When, Window
+from django.db.models import Case, F, IntegerField, Max, Min, Q, QuerySet, Value, When, Window
 from django.db.models.functions import Coalesce
 
 from apps.access.models import User
@@ -81,6 +81,13 @@ def firing_count(user: Anyone) -> int:
     """Return how many alerts fire that nothing mutes: what the badge of every page says."""
     firing = Alert.objects.filter(state=AlertState.FIRING, inhibited_by=None, silenced_by=None)
     return for_user(firing.exclude(rule__kind=RuleKind.HEARTBEAT), user).count()
+
+
+def judged_at(user: Anyone) -> datetime | None:
+    """Return when alerts were last judged: the heartbeat is seen to hold at every tick. None before the first."""
+    beats = for_user(Alert.objects.filter(rule__kind=RuleKind.HEARTBEAT).exclude(state=AlertState.RESOLVED), user)
+    latest: datetime | None = beats.aggregate(at=Max("bad_at"))["at"]
+    return latest
 
 
 def of_node(user: Anyone, name: str, *, limit: int = 20) -> list[Alert]:

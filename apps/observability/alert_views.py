@@ -29,6 +29,7 @@ from apps.observability.alert_models import Alert, AlertState, Severity, Silence
 from apps.observability.alert_page import alert_page, until_choices
 
 USUAL_FOR_S = 300.0
+JUDGED_WITHIN = timedelta(minutes=1)  # twelve ticks: later than that, no news is no good news
 FILTERS = ("q", "state", "severity", "rule", "node")
 
 
@@ -62,6 +63,7 @@ def alerts(request: SignedIn) -> HttpResponse:
     )
     found = page_of(reads.by_urgency(rows), request)
     roles = {team: role_in(request.user, team) for team in {alert.team_id for alert in found}}
+    judged_at = reads.judged_at(request.user)
     context = wanted | {
         "page": found,
         "rows": [(alert, _may(roles[alert.team_id])) for alert in found],
@@ -71,6 +73,8 @@ def alerts(request: SignedIn) -> HttpResponse:
         "rules": reads.rules().exclude(slug="heartbeat"),
         "filtered": any(wanted.values()),
         "here": _here(request),
+        "judged_at": judged_at,
+        "late": judged_at is None or timezone.now() - judged_at > JUDGED_WITHIN,
         "for_s": settings.FARRIER.alert_for_s,
         "shortened": settings.FARRIER.alert_for_s < USUAL_FOR_S,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -52,6 +52,15 @@ def test_empty_pages_say_what_to_do(viewer: User, signed_in: SignIn) -> None:
     assert "Nothing is silenced" in client.get("/silences/").text
     assert "No alert matches" in client.get("/alerts/?severity=page").text
     assert "firing</a>" not in client.get("/alerts/").text
+
+
+def test_an_inbox_that_nobody_fills_says_so(
+    hot_node: Node, watched: WatchedFleet, viewer: User, signed_in: SignIn
+) -> None:
+    client = signed_in(viewer)
+    assert "look whether the worker runs" not in client.get("/alerts/").text.lower()
+    Alert.objects.filter(rule="heartbeat").update(bad_at=datetime.now(UTC) - timedelta(minutes=5))
+    assert "Look whether the worker runs" in client.get("/alerts/").text
 
 
 def test_the_inbox_shows_what_fires_first(
