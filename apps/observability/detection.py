@@ -33,7 +33,7 @@ REPLAY_MINUTES = 240  # a transaction
 REPLAY_LIMIT = 7 * DAY  # minutes: what lies further back is left out
 HISTORY_DAYS = detector.WEEKLY_DAYS + 1  # an hour may be missing at its begin
 HISTORY_GPUS = 128  # at a time, for memory
-WARM_UP_GPUS = 512  # a group and tick
+WARM_UP_GPUS = 256  # a group and tick
 PROBE_MINUTES = 10
 STEADY = 1.0  # sigmas of drift: a series that is off just now doesn't get its weekly season now
 BUDGET_S = 5.0  # a tick begins no further group after so long
@@ -103,6 +103,8 @@ def detect(now: datetime) -> int:
     What a tick has no time for, the next one does.
     """
     closed = unix_minute(min(samples.rolled_until(), now)) - 1
+    if closed < 0:
+        return 0  # nothing was ever rolled up
     groups = DetectorGroup.objects.filter(metric__in=METRICS)
     if not groups.exists() or groups.filter(watermark__lt=closed).exists():  # once a minute
         join_groups(closed)
@@ -155,15 +157,14 @@ def _advance(pk: int, closed: int) -> int:
     group = found.first()
     if group is None:
         return 0
-    first = max(group.watermark + 1, closed - REPLAY_LIMIT)
-    minutes = range(first, min(closed, first + REPLAY_MINUTES - 1) + 1)
+    minutes = _due(group, closed)
     phases = detector_store.phases_of(minutes)
     state = detector_store.load(group, phases, METRICS[group.metric])
     ready = _ready(group, state, minutes)
     if ready.size:
         phases = set(detector_store.ALL_PHASES)
         state = detector_store.load(group, phases, METRICS[group.metric])
-        _warm_up(group, state, ready, first)
+        _warm_up(group, state, ready, minutes[0])
     _judge(group, state, minutes)
     detector_store.save(group, state, () if state.learning.all() else phases)
     group.watermark = minutes[-1]
@@ -171,6 +172,14 @@ def _advance(pk: int, closed: int) -> int:
     kept = unix_minute(moment_of(closed) - timedelta(hours=settings.FARRIER.raw_retention_h))
     DetectorOutput.objects.filter(group=group, minute__lt=kept).delete()
     return len(minutes)
+
+
+def _due(group: DetectorGroup, closed: int) -> range:
+    """The Unix minutes to judge now. Of a group of which nobody is known yet, only the newest: the rest is history."""
+    if detector_store.load(group, frozenset(), METRICS[group.metric]).learning.all():
+        return range(closed, closed + 1)
+    first = max(group.watermark + 1, closed - REPLAY_LIMIT)
+    return range(first, min(closed, first + REPLAY_MINUTES - 1) + 1)
 
 
 def _judge(group: DetectorGroup, state: detector.State, minutes: range) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 import numpy as np
 from django.db.models import BinaryField, F, Func, Value
@@ -31,10 +31,12 @@ def phases_of(minutes: Iterable[int]) -> set[int]:
     return found
 
 
-def load(group: DetectorGroup, phases: Iterable[int], floor: float) -> State:
+def load(group: DetectorGroup, phases: Set[int], floor: float) -> State:
     """Return the group's state with these phases; others are zeros, and must be neither used nor saved."""
     state = State.empty(len(group.gpus), floor)
-    rows = DetectorState.objects.filter(group=group, phase__in=[*phases, *VECTOR_PHASES.values()])
+    rows = DetectorState.objects.filter(group=group)
+    if phases != ALL_PHASES:
+        rows = rows.filter(phase__in=[*phases, *VECTOR_PHASES.values()])
     for phase, stored in rows.values_list("phase", "vector"):
         # GPUs that joined after it was written are still unknown in it
         known = np.frombuffer(stored, FLOAT)

@@ -12,13 +12,15 @@ it, they are counted by it. Only marked minutes are refreshed: that of others wo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import groupby
+from time import monotonic
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from apps.observability import store
 from apps.observability.models import DirtyMinute, Rollup
@@ -28,8 +30,8 @@ from protocol.metrics import Kind
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 LAG = timedelta(seconds=10)  # agents ship every five seconds: most of a minute has come by then
-STEP = 15  # minutes rolled up in one transaction
-ROUNDS = 20  # of each kind of work in one tick, at most
+STEP = 5  # minutes rolled up in one transaction
+ROUNDS, BUDGET_S = 60, 30.0  # what one tick does at most: the next one goes on
 _LOCK = 0x726F6C6C  # «roll»
 Pairs = dict[datetime, set[int]]  # buckets, each with the GPUs that it is to be made for
 
@@ -60,9 +62,9 @@ def floor(moment: datetime, width: timedelta) -> datetime:
     return moment - (moment - EPOCH) % width
 
 
-def rolled_until(series: str = "gpu_minute") -> datetime:
+def rolled_until(series: str = "gpu_minute", *, using: str = DEFAULT_DB_ALIAS) -> datetime:
     """Return the watermark: buckets that begin before it are closed. Long ago, when nothing was rolled up yet."""
-    found = Rollup.objects.filter(series=series).values_list("rolled_until", flat=True).first()
+    found = Rollup.objects.using(using).filter(series=series).values_list("rolled_until", flat=True).first()
     return found or EPOCH
 
 
@@ -81,8 +83,9 @@ def refresh(now: datetime) -> int:
     """
     closed = floor(now - LAG, MINUTE)
     pieces = _refreshed if store.is_timescale() else _rolled
+    deadline = monotonic() + BUDGET_S
     for done in range(ROUNDS):
-        if not pieces(closed):
+        if monotonic() > deadline or not pieces(closed):
             return done
     return ROUNDS
 
@@ -117,7 +120,7 @@ def _next_minutes(closed: datetime) -> bool:
     _roll_span(MINUTES, max(since, until - STEP * MINUTE), until)
     _move(MINUTES.target, until)
     for level in LEVELS[1:]:
-        first, last = rolled_until(level.target), level.floor(until)
+        first, last = _watermark(level), level.floor(until)
         if first < last:
             _roll_span(level, first, last)
             _move(level.target, last)
@@ -127,7 +130,7 @@ def _next_minutes(closed: datetime) -> bool:
 
 def _late_minutes(closed: datetime) -> bool:
     """Make anew the minutes behind the watermark that batches have marked, and what lies over them."""
-    last = _last_of_a_step("gpu_sample", min(closed, rolled_until()))
+    last = _last_of_a_step("gpu_sample", min(closed, _watermark(MINUTES)))
     if last is None:
         return False
     pairs: Pairs = {}
@@ -136,7 +139,7 @@ def _late_minutes(closed: datetime) -> bool:
         pairs.setdefault(minute, set()).update(gpus)
     _forget(pk for pk, _, _ in marks)
     for level in LEVELS:
-        until = rolled_until(level.target)
+        until = _watermark(level)
         pairs = _over(level, pairs)
         roll_pairs(level, {bucket: gpus for bucket, gpus in pairs.items() if bucket < until}, level.target)
     return True
@@ -185,8 +188,24 @@ def _over(level: Level, pairs: Pairs) -> Pairs:
 
 def _refreshed(closed: datetime) -> bool:
     """Do a piece of each kind of work by refreshing continuous aggregates, each refresh its own transaction."""
-    worked = [piece(closed) for piece in (_next_refreshed, _late_refreshed, _requests_refreshed)]
+    with _alone() as alone:
+        pieces = (_next_refreshed, _late_refreshed, _requests_refreshed) if alone else ()
+        worked = [piece(closed) for piece in pieces]
     return any(worked)
+
+
+@contextmanager
+def _alone() -> Iterator[bool]:
+    """Hold off other refreshes: by a lock of the session, since a refresh can't be part of a transaction."""
+    with connections[store.owner()].cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [_LOCK])
+        (alone,) = cursor.fetchone()
+    try:
+        yield alone
+    finally:
+        if alone:
+            with connections[store.owner()].cursor() as cursor:
+                cursor.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])
 
 
 def _next_refreshed(closed: datetime) -> bool:
@@ -198,7 +217,7 @@ def _next_refreshed(closed: datetime) -> bool:
         _refresh(MINUTES.target, first, end)
     _move(MINUTES.target, until)
     for level in LEVELS[1:]:
-        first, last = rolled_until(level.target), level.floor(until)
+        first, last = _watermark(level), level.floor(until)
         if first < last:
             _refresh(level.target, first, last)
             _move(level.target, last)
@@ -208,13 +227,13 @@ def _next_refreshed(closed: datetime) -> bool:
 
 
 def _late_refreshed(closed: datetime) -> bool:
-    last = _last_of_a_step("gpu_sample", min(closed, rolled_until()))
+    last = _last_of_a_step("gpu_sample", min(closed, _watermark(MINUTES)))
     if last is None:
         return False
     marks = dict(_marks("gpu_sample", EPOCH, last + MINUTE).values_list("pk", "minute"))
     minutes = set(marks.values())
     for level in LEVELS:
-        until = rolled_until(level.target)
+        until = _watermark(level)
         buckets = {level.floor(minute) for minute in minutes}
         for first, end in _runs((bucket for bucket in buckets if bucket < until), level.width):
             _refresh(level.target, first, end)
@@ -254,6 +273,11 @@ def _next_span(closed: datetime) -> tuple[datetime, datetime]:
     since, *_ = [_begin(level.target, level.floor(closed)) for level in LEVELS]
     marked = _marks("gpu_sample", since, closed).order_by("minute").values_list("minute", flat=True).first()
     return since, closed if marked is None else min(closed, marked + STEP * MINUTE)
+
+
+def _watermark(level: Level) -> datetime:
+    """The watermark as this very transaction sees it."""
+    return rolled_until(level.target, using=store.owner())
 
 
 def _begin(series: str, otherwise: datetime) -> datetime:

@@ -186,18 +186,19 @@ def minute_matrix(metric: str, gpus: Sequence[int], first_minute: int, last_minu
     return found
 
 
-_WIRE = np.dtype(
-    [("fields", ">i2"), ("a", ">i4"), ("minute", ">i4"), ("b", ">i4"), ("gpu", ">i4"), ("c", ">i4"), ("value", ">f4")]
-)
-_HEADER_BYTES, _TRAILER_BYTES = 19, 2
+_WIRE = np.dtype([("minute", ">i4"), ("gpu", ">i4"), ("value", ">f4")])
+_BEFORE_BYTES, _TRAILER_BYTES = 19 + 2 + 4, 2  # header, count of fields, length of the field
 
 
 def _copy_out(text: str, parameters: Mapping[str, Any]) -> NDArray[Any]:
-    """Return (minute, gpu, value) rows by binary COPY: no value becomes a Python object; none may be NULL."""
+    """Return the (minute, gpu, value) rows that a query packs into one value, the only one of its one row.
+
+    psycopg hands out a COPY row by row, and that takes longer than all else: so there is one. It holds 1 GB at most.
+    """
     statement = f"COPY ({text}) TO STDOUT (FORMAT BINARY)"
     with connections[DEFAULT_DB_ALIAS].cursor() as cursor, cursor.copy(statement, parameters) as copy:
         raw = b"".join(copy)
-    return np.frombuffer(raw[_HEADER_BYTES:-_TRAILER_BYTES], _WIRE)
+    return np.frombuffer(raw[_BEFORE_BYTES:-_TRAILER_BYTES], _WIRE)  # nothing when it is NULL
 
 
 def latest(gpus: Sequence[int]) -> dict[int, Latest]:

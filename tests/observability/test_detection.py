@@ -17,6 +17,7 @@ from tests.observability.minutes import HISTORY, TODAY, add_gpus, at, put
 from tests.observability.series import temperatures, warm
 
 METRICS = len(detection.METRICS)
+OTHERS = METRICS - 1  # groups of which nothing is known: they judge but the newest minute
 
 
 @pytest.fixture
@@ -57,10 +58,11 @@ def temperature_group():
 
 
 def everything():
-    """All that the detector has stored, to the byte."""
-    states = DetectorState.objects.order_by("group", "phase").values_list("group__metric", "phase", "vector")
-    outputs = DetectorOutput.objects.order_by("group", "minute").values_list("group__metric", "minute", "scores")
-    return [[(metric, key, bytes(value)) for metric, key, value in rows] for rows in (states, outputs)]
+    """All that the detector has stored of temperatures, to the byte."""
+    group = temperature_group()
+    states = DetectorState.objects.filter(group=group).order_by("phase").values_list("phase", "vector")
+    outputs = DetectorOutput.objects.filter(group=group).order_by("minute").values_list("minute", "scores")
+    return [[(key, bytes(value)) for key, value in rows] for rows in (states, outputs)]
 
 
 def test_a_hot_gpu_is_found_among_its_peers(minutes, gpus):
@@ -96,17 +98,17 @@ def test_a_gpu_known_for_a_day_is_still_learned(minutes, gpus, enrolled):
 def test_a_gpu_that_joins_keeps_the_others_places_and_learns_when_it_can(minutes, gpus, enrolled):
     put(gpus, today(3), TODAY)
     minutes.detect(TODAY + 1)
-    level = detector_store.load(temperature_group(), [], 0.5).level
+    level = detector_store.load(temperature_group(), set(), 0.5).level
     (new,) = add_gpus(Node.objects.get(pk=enrolled("node-2").node), 1)
     minutes.detect(TODAY + 2)
     group = temperature_group()
     assert group.gpus == [*gpus, new]
-    state = detector_store.load(group, [], 0.5)
+    state = detector_store.load(group, set(), 0.5)
     assert list(state.learning) == [False, False, False, True]
     assert state.level[:3] == pytest.approx(level, abs=0.01)
     put([new], temperatures(2, 1, seed=3, first=TODAY - 2 * DAY + 2), TODAY - 2 * DAY + 2)
     minutes.detect(TODAY + 3)
-    assert not detector_store.load(group, [], 0.5).learning.any()
+    assert not detector_store.load(group, set(), 0.5).learning.any()
     assert detection.findings(at(TODAY + 3)).learning == set()
 
 
@@ -121,9 +123,9 @@ def test_one_long_replay_equals_many_ticks_to_the_byte(minutes, gpus, monkeypatc
         ticks = everything()
         transaction.set_rollback(True)
     minutes.detect(TODAY + 1)
-    assert minutes.detect(TODAY + 90) == 89 * METRICS
+    assert minutes.detect(TODAY + 90) == 89 + OTHERS
     assert everything() == ticks
-    assert [minute for metric, minute, _ in ticks[1] if metric == "temperature_c"] == [TODAY + n for n in range(90)]
+    assert [minute for minute, _ in ticks[1]] == [TODAY + n for n in range(90)]
 
 
 def test_what_is_stored_is_the_state_itself(minutes, gpus):
@@ -148,7 +150,7 @@ def test_work_is_bounded_and_goes_on_where_it_stopped(minutes, gpus, monkeypatch
     done = []
     while more := minutes.detect(TODAY + 26):
         done.append(more)
-    assert done == [10 * METRICS, 10 * METRICS, 5 * METRICS]
+    assert done == [10 + OTHERS, 10, 5]
     monkeypatch.setattr(detection, "BUDGET_S", 0.0)
     assert [minutes.detect(TODAY + 27) for _ in range(METRICS + 1)] == [1] * METRICS + [0]
 
@@ -168,6 +170,22 @@ def test_minutes_too_far_back_are_left_out(minutes, gpus, monkeypatch):
     minutes.detect(TODAY + 60)
     judged = DetectorOutput.objects.filter(group=temperature_group()).values_list("minute", flat=True)
     assert sorted(judged) == [TODAY, *range(TODAY + 49, TODAY + 60)]
+
+
+def test_a_group_that_knows_nobody_has_nothing_to_replay(minutes, enrolled):
+    numbers = add_gpus(Node.objects.get(pk=enrolled("node-1").node), 3)
+    minutes.detect(TODAY - 3 * DAY)
+    put(numbers, temperatures(2, 3, first=HISTORY), HISTORY)
+    put(numbers, today(2), TODAY)
+    assert minutes.detect(TODAY + 1) == METRICS
+    judged = DetectorOutput.objects.filter(group=temperature_group()).values_list("minute", flat=True)
+    assert list(judged) == [TODAY]
+    assert detection.findings(at(TODAY + 1)).learning == set()  # it learned from its history on the way
+
+
+def test_before_the_first_rollup_nothing_begins(minutes, gpus):
+    assert minutes.detect(0) == 0
+    assert not DetectorGroup.objects.exists()
 
 
 def test_groups_are_full_at_their_size(minutes, gpus, enrolled, monkeypatch):
@@ -205,8 +223,8 @@ def test_two_workers_judge_every_minute_once(transactional_db, minutes, gpus):
         thread.start()
     for thread in threads:
         thread.join()
-    assert (errors, sum(judged)) == ([], 29 * METRICS)
-    assert DetectorOutput.objects.count() == 30 * METRICS
+    assert (errors, sum(judged)) == ([], 29 + OTHERS)
+    assert DetectorOutput.objects.filter(group=temperature_group()).count() == 30
 
 
 def test_an_error_halfway_leaves_nothing_behind(minutes, gpus, monkeypatch):
@@ -285,7 +303,7 @@ def test_a_new_level_is_on_record(minutes, gpus):
     put(gpus, today(2), TODAY)
     minutes.detect(TODAY + 1)
     group = temperature_group()
-    state = detector_store.load(group, [], 0.5)
+    state = detector_store.load(group, set(), 0.5)
     state.drift[1], state.standing[1], state.offset[1] = 2.9, detector.STANDING - 1, 12.0
     before = float(state.level[1])
     detector_store.save(group, state, [])
@@ -303,14 +321,14 @@ def test_the_weekly_season_is_learned_once_there_are_two_weeks(minutes, gpus):
     put(gpus, today(1), TODAY)
     minutes.detect(TODAY + 1)
     group = temperature_group()
-    state = detector_store.load(group, [], 0.5)
+    state = detector_store.load(group, set(), 0.5)
     assert [days >= detector.WEEKLY_DAYS for days in state.days] == [True, False, False]
     state.days[0] = 2.0  # as if it had been learned when it was young
     detector_store.save(group, state, [])
     minutes.detect(TODAY + 60)
-    assert detector_store.load(group, [], 0.5).days[0] == 2.0
+    assert detector_store.load(group, set(), 0.5).days[0] == 2.0
     minutes.detect(TODAY + 61)
-    assert detector_store.load(group, [], 0.5).days[0] >= detector.WEEKLY_DAYS
+    assert detector_store.load(group, set(), 0.5).days[0] >= detector.WEEKLY_DAYS
 
 
 def test_old_judgments_are_forgotten(minutes, gpus, settings):

@@ -5,6 +5,7 @@ Committed for real: TimescaleDB refreshes outside of transactions only.
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -168,6 +169,34 @@ def test_a_second_refresh_changes_nothing(sent, now):
     Rollup.objects.update(rolled_until=now - 10 * MINUTE)
     rollups.refresh(now)
     assert [table(name) for name in LEVELS] == before
+
+
+def test_many_workers_at_once_make_what_one_makes(sent, now):
+    rollups.refresh(now - 2 * HOUR)
+    chance = np.random.default_rng(11)
+    for hours_ago in (1, 3):
+        times = now.timestamp() - hours_ago * 3_600 + chance.uniform(0, 900, 60)
+        sent.send(np.sort(times), chance.integers(0, 2, 60), **random_columns(chance, 60))
+    failed = []
+
+    def refresh():
+        try:
+            for _ in range(5):
+                rollups.refresh(now)
+        except Exception as error:  # noqa: BLE001 whatever it is, the test has to know
+            failed.append(error)
+        finally:
+            connection.close()
+
+    workers = [threading.Thread(target=refresh) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert failed == []
+    rollups.refresh(now)
+    sent.check()
+    assert not DirtyMinute.objects.exists()
 
 
 def test_a_watermark_never_goes_back(now):
