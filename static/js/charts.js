@@ -95,22 +95,24 @@
   }
 
   function joined(old, news) {
-    // Old points up to where the news begin, then the news; null where they aren't the same lines.
-    const same = old.series.map((line) => line.key).join() === news.series.map((line) => line.key).join();
-    if (old.step_s !== news.step_s || (!same && news.series.length)) return null;
-    if (!news.times.length) return { ...old, from: news.from, to: news.to };
+    // Old points up to where the news begin, then the news; null where there are lines that the old ones lack.
+    const known = new Set(old.series.map((line) => line.key));
+    if (old.step_s !== news.step_s || news.series.some((line) => !known.has(line.key))) return null;
+    if (!news.times.length) return { ...old, from: news.from, to: news.to, markers: markersOf(old, news) };
     const end = old.times.findIndex((time) => time >= news.times[0]);
     const kept = end < 0 ? old.times.length : end;
     const start = Math.max(0, old.times.findIndex((time) => time >= news.from));
     const join = (was, is) => [...was.slice(start, kept), ...is];
+    const silent = { mean: Array(news.times.length).fill(null) };
+    silent.low = silent.high = silent.mean; // a line without news: nothing was measured of it
     return {
       ...news,
       times: join(old.times, news.times),
-      series: news.series.map((line, at) => {
-        const was = old.series[at];
-        return { ...line, mean: join(was.mean, line.mean), low: join(was.low, line.low), high: join(was.high, line.high) };
+      series: old.series.map((was) => {
+        const is = news.series.find((line) => line.key === was.key) || silent;
+        return { ...was, mean: join(was.mean, is.mean), low: join(was.low, is.low), high: join(was.high, is.high) };
       }),
-      band: news.band && (old.band || nothing(old.times.length)) ? bandOf(old, news, join) : null,
+      band: old.band || news.band ? bandOf(old, news, join) : null,
       markers: markersOf(old, news),
     };
   }
@@ -118,11 +120,11 @@
   const nothing = (count) => ({ expected: Array(count).fill(null), low: Array(count).fill(null), high: Array(count).fill(null) });
 
   function bandOf(old, news, join) {
-    const was = old.band || nothing(old.times.length);
+    const [was, is] = [old.band || nothing(old.times.length), news.band || nothing(news.times.length)];
     return {
-      expected: join(was.expected, news.band.expected),
-      low: join(was.low, news.band.low),
-      high: join(was.high, news.band.high),
+      expected: join(was.expected, is.expected),
+      low: join(was.low, is.low),
+      high: join(was.high, is.high),
     };
   }
 
@@ -423,8 +425,17 @@
       charts.delete(figure);
     }
     for (const figure of document.querySelectorAll("figure[data-chart]")) {
-      if (charts.has(figure)) continue;
-      const chart = { figure, holder: figure.querySelector(".plot"), keys: figure.querySelector(".chart-keys"), data: null, plot: null };
+      const known = charts.get(figure);
+      if (known) {
+        // a poll of the part around it may have renewed the figure: its state is ours, its source may be another one
+        if (known.plot) figure.dataset.state = "drawn";
+        if (known.src !== figure.dataset.src) {
+          Object.assign(known, { src: figure.dataset.src, data: null });
+          load(known);
+        }
+        continue;
+      }
+      const chart = { figure, src: figure.dataset.src, holder: figure.querySelector(".plot"), keys: figure.querySelector(".chart-keys"), data: null, plot: null };
       charts.set(figure, chart);
       load(chart);
     }
