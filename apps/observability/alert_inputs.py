@@ -24,6 +24,7 @@ from apps.observability.alert_rules import xid_severity
 from apps.observability.alert_words import BAND_SCALES, details_in, indices_in, xids_in
 
 SILENT = timedelta(minutes=3)  # without a sample for this long, nothing is known of a GPU
+BLIND = timedelta(minutes=5)  # a judged minute is two minutes old when all is well
 SLO_WINDOW = timedelta(minutes=5)
 SLO_SHARE = 0.95
 SLO_REQUESTS = 20  # fewer in the window say nothing
@@ -83,6 +84,8 @@ class Inputs:
     away: frozenset[UUID] = frozenset()
     silent: frozenset[UUID] = frozenset()
     idle: frozenset[UUID] = frozenset()
+    unheard: frozenset[str] = frozenset()
+    blind: bool = False
     present: frozenset[UUID] = frozenset()
 
 
@@ -93,6 +96,14 @@ def read(now: datetime) -> Inputs:
     inputs.silent = frozenset(
         node for node, gpus in inputs.gpus.items() if not any(gpu.number in inputs.heard for gpu in gpus)
     )
+    found = detection.findings(now)
+    inputs.blind = found.minute is None or now - found.minute > BLIND
+    inputs.unheard = frozenset(
+        gpu.uuid
+        for gpus in inputs.gpus.values()
+        for gpu in gpus
+        if gpu.number not in inputs.heard or gpu.number in found.silent
+    )
     teams = list(Team.objects.values_list("pk", "slug"))
     models = {slug: (pk, team) for pk, slug, team in RegisteredModel.objects.values_list("pk", "slug", "team_id")}
     answered = timeseries.request_minutes(None, None, now - SLO_WINDOW, now)
@@ -100,7 +111,7 @@ def read(now: datetime) -> Inputs:
         *_down(inputs),
         *_without_samples(inputs),
         *_faults(inputs),
-        *_anomalies(inputs, detection.findings(now).rows),
+        *_anomalies(inputs, () if inputs.blind else found.rows),
         *_slow_models(answered, models),
         *(Observation("heartbeat", Entity(EntityKind.TEAM, pk, slug, pk)) for pk, slug in teams),
     ]

@@ -21,8 +21,9 @@ from apps.observability.alert_plans import Action, AlertView, Inhibit, Move, Obs
 from apps.observability.alert_rules import HEAT, RANK
 from apps.observability.alert_words import say
 
-_BY_SAMPLES = frozenset({RuleKind.ANOMALY, RuleKind.THROTTLED})
-_BY_POLLS = frozenset({RuleKind.GPU_XID, RuleKind.GPU_LOST, RuleKind.GPU_ECC, RuleKind.NO_TELEMETRY})
+_BY_POLLS = frozenset(
+    {RuleKind.GPU_XID, RuleKind.GPU_LOST, RuleKind.GPU_ECC, RuleKind.THROTTLED, RuleKind.NO_TELEMETRY}
+)
 
 
 def plan(snapshot: Snapshot, now: datetime) -> list[Action]:
@@ -92,13 +93,22 @@ def _cleared(snapshot: Snapshot, alert: AlertView, now: datetime) -> Move | None
 def _missing(snapshot: Snapshot, alert: AlertView) -> str:
     """Return why an alert's condition can't be judged, or nothing."""
     kind = snapshot.rules[alert.rule].kind
-    if kind in _BY_SAMPLES and alert.entity_id in snapshot.silent:
-        return "No GPU sample has come for three minutes."
+    if kind == RuleKind.ANOMALY:
+        return _unjudged(snapshot, alert)
     if kind in _BY_POLLS and alert.entity_id in snapshot.away:
         return "The node does not poll."
     if kind == RuleKind.SLO and alert.entity_id in snapshot.idle:
         return "No request was answered in five minutes."
     return ""
+
+
+def _unjudged(snapshot: Snapshot, alert: AlertView) -> str:
+    """Return why it isn't known whether an anomaly goes on. One GPU of it that is silent is enough: it may be hot."""
+    if alert.entity_id in snapshot.silent:
+        return "No GPU sample has come for three minutes."
+    if alert.gpus & snapshot.unheard:
+        return "A GPU that it is about sends no samples."
+    return "The detector has judged nothing for five minutes." if snapshot.blind else ""
 
 
 def _severity(snapshot: Snapshot, observation: Observation) -> str:

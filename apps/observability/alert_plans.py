@@ -101,6 +101,8 @@ class Snapshot:
     away: frozenset[UUID] = frozenset()  # nodes that don't poll: their conditions are old
     silent: frozenset[UUID] = frozenset()  # nodes without samples for minutes
     idle: frozenset[UUID] = frozenset()  # models without requests in the window
+    unheard: frozenset[str] = frozenset()  # GPUs without samples, or of which the detector has none
+    blind: bool = False  # the detector has judged nothing for minutes
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,8 @@ def _snapshot(rules: Iterable[AlertRule], seen: alert_inputs.Inputs) -> Snapshot
         away=seen.away,
         silent=seen.silent,
         idle=seen.idle,
+        unheard=seen.unheard,
+        blind=seen.blind,
     )
 
 

@@ -70,6 +70,7 @@ class WatchedFleet:
     world: builders.World
     now: datetime
     findings: dict[tuple[int, str], tuple[float, float]] = field(default_factory=dict)  # (number, metric) → seen, usual
+    judged_s_ago: float = 90.0  # the newest minute that the detector has judged
     unheard: set[int] = field(default_factory=set)  # numbers of GPUs whose samples stopped
 
     def add_node(self, name: str, gpus: int = 8) -> Node:
@@ -111,7 +112,11 @@ class WatchedFleet:
 
     def install(self, monkeypatch: Any) -> None:
         """Stand in for the detector and the samples at the edge where alerts read them."""
-        monkeypatch.setattr(detection, "findings", lambda now: Findings(now, self.rows(), set(), set()))
+        monkeypatch.setattr(
+            detection,
+            "findings",
+            lambda now: Findings(now - timedelta(seconds=self.judged_s_ago), self.rows(), set(), set()),
+        )
         monkeypatch.setattr(samples, "gpus_heard", lambda since: self.heard())
         monkeypatch.setattr(samples, "latest", lambda gpus: {})
         monkeypatch.setattr(timeseries, "request_minutes", lambda *asked: [])

@@ -65,6 +65,27 @@ def test_members_come_and_go_in_one_alert() -> None:
     assert [member.index for member in actions[0].observation.members] == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ["resolved"]),
+        ({"unheard": frozenset({"GPU-9"})}, ["resolved"]),  # not one that it is about
+        ({"unheard": frozenset({"GPU-5"})}, ["no_data"]),  # the one that may still be hot
+        ({"blind": True}, ["no_data"]),
+    ],
+)
+def test_an_anomaly_clears_only_when_it_is_known_to(changes: dict[str, Any], expected: list[str]) -> None:
+    alert = view("firing", gpus=frozenset({"GPU-4", "GPU-5"}))
+    assert moves(plan(snapshot([alert], **changes), NOW + timedelta(hours=1))) == expected
+
+
+@pytest.mark.parametrize("rule", ["gpu-xid", "gpu-lost", "gpu-ecc", "gpu-throttled", "no-telemetry"])
+def test_what_a_node_reports_clears_only_while_it_polls(rule: str) -> None:
+    later = NOW + timedelta(hours=1)
+    assert moves(plan(snapshot([view("firing", rule)], away=frozenset({NODE.id})), later)) == ["no_data"]
+    assert moves(plan(snapshot([view("firing", rule)]), later)) == ["resolved"]
+
+
 def test_missing_data_opens_nothing() -> None:
     assert plan(snapshot(silent=frozenset({NODE.id})), NOW) == []
 

@@ -182,6 +182,27 @@ def test_missing_data_is_a_state_and_never_resolves(watched: WatchedFleet, node:
     }
 
 
+def test_a_detector_that_stopped_resolves_nothing(watched: WatchedFleet, node: Node) -> None:
+    watched.heat(node, 5)
+    watched.run(330)
+    watched.judged_s_ago = 400
+    watched.run(600)
+    (alert,) = watched.alerts()
+    assert alert.state == "no_data"
+    watched.judged_s_ago = 90
+    watched.tick()
+    alert.refresh_from_db()
+    assert alert.state == "firing"
+
+
+def test_a_hot_gpu_that_falls_silent_has_not_cooled(watched: WatchedFleet, node: Node) -> None:
+    watched.heat(node, 5)
+    watched.run(330)
+    watched.unheard = {node.gpus.get(index=5).number}
+    watched.run(600)
+    assert {row.rule_id: row.state for row in watched.alerts()} == {"gpu-temperature": "no_data"}
+
+
 def test_a_node_that_is_away_speaks_for_all_its_alerts(watched: WatchedFleet, node: Node, hook: Webhook) -> None:
     watched.report(node, "GpuXid", "GPU 3: Xid 79")
     watched.run(10, step=5)
