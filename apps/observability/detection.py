@@ -41,6 +41,7 @@ _JOIN_LOCK = 0x6661_7264_6574
 
 STALE = timedelta(minutes=15)  # a judgment older than this is none
 AHEAD_MINUTES = 2  # the minute that is just being closed, and the one that runs
+LEARNED_SHOWN = 7 * detector.DAY  # minutes before the first judged one that a chart's band reaches back
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Indices = NDArray[np.intp]
 
@@ -277,7 +278,8 @@ def findings(now: datetime) -> Findings:
 def last_minutes(gpu: int, metric: str, since: datetime) -> list[BandPoint]:
     """Return what was expected of a GPU (its number) since then, by minute, and of the two minutes to come.
 
-    Empty while it is being learned; minutes beyond the raw retention are gone.
+    Empty while it is being learned; minutes beyond the raw retention are gone. Of the week before its first judged
+    minute, which it was learned from, what it is known for now: season and level.
     """
     group = DetectorGroup.objects.filter(metric=metric, gpus__contains=[gpu]).first()
     if group is None:
@@ -290,9 +292,13 @@ def last_minutes(gpu: int, metric: str, since: datetime) -> list[BandPoint]:
         for minute, stored in outputs.values_list("minute", "part")
         if len(stored) == detector_store.SCORE.itemsize
     ]
-    ahead = range(group.watermark + 1, group.watermark + 1 + AHEAD_MINUTES)
-    points += _predicted(group, place, [minute for minute in ahead if minute >= first])
-    return [point for point in points if not isnan(point.low)]
+    points = [point for point in points if not isnan(point.low)]
+    begun = unix_minute(points[0].time) if points else group.watermark + 1
+    learned = range(max(first, begun - LEARNED_SHOWN), begun)
+    ahead = range(max(first, group.watermark + 1), group.watermark + 1 + AHEAD_MINUTES)
+    known = [point for point in _predicted(group, place, [*learned, *ahead]) if not isnan(point.low)]
+    split = sum(point.time < moment_of(begun) for point in known)
+    return known[:split] + points + known[split:]
 
 
 def _found(output: DetectorOutput, gpus: NDArray[np.int64], scores: NDArray[np.void]) -> list[Finding]:

@@ -280,6 +280,20 @@ def test_the_band_is_where_z_stays_within_the_threshold_and_reaches_to_the_prese
         assert (guess.z, guess.observed) == (None, None)
 
 
+def test_the_band_reaches_back_over_what_it_was_learned_from(minutes, gpus):
+    put(gpus, today(2), TODAY)
+    minutes.detect(TODAY + 1)
+    minutes.detect(TODAY + 2)
+    band = detection.last_minutes(gpus[2], "temperature_c", at(TODAY - 60))
+    assert [point.time for point in band] == [at(TODAY + n) for n in range(-60, 4)]
+    learned, judged = band[:60], band[60:62]
+    assert {(point.z, point.observed) for point in learned} == {(None, None)}
+    assert None not in {point.observed for point in judged}
+    for point in learned:
+        assert point.low < point.expected < point.high
+        assert point.expected == pytest.approx(judged[0].expected, abs=1.0)  # an hour of a slow day
+
+
 def test_the_band_of_one_gpu_among_thousands(minutes, gpus, enrolled):
     """Its bytes are cut out by the database, at the right place and also where the rest lies out of line."""
     many = add_gpus(Node.objects.get(pk=enrolled("node-2").node), 0)
