@@ -129,7 +129,7 @@ def _fleet(now: datetime) -> Inputs:
     for row in Gpu.objects.order_by("index").values_list(*fields):
         if row[2] in nodes:
             gpus[row[2]].append(GpuRow(*row))
-    conditions = Condition.objects.filter(status="true", type__in=list(Condition.SICK), node__in=list(nodes))
+    conditions = Condition.objects.filter(status="true", type__in=list(Condition.SICK), node__phase__in=Node.MAY_TALK)
     return Inputs(now, nodes, dict(gpus), list(conditions), samples.gpus_heard(now - SILENT))
 
 
@@ -173,9 +173,9 @@ def _faults(inputs: Inputs) -> Iterable[Observation]:
     """What nodes report of their GPUs as standing conditions."""
     for condition in inputs.conditions:
         rule = FAULT_RULES.get(condition.type)
-        if rule is None or condition.node_id in inputs.away:
+        node = inputs.nodes.get(condition.node_id)
+        if rule is None or node is None or node.id in inputs.away:
             continue
-        node = inputs.nodes[condition.node_id]
         text = condition.message or condition.reason
         codes = xids_in(f"{condition.reason} {text}") if condition.type == "GpuXid" else []
         severities = {urgent for code in codes if (urgent := xid_severity(code)) is not None}
