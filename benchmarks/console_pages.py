@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from io import StringIO
 
 NODES, GPUS_A_NODE, MODELS, ROLLOUTS, OPEN_ROLLOUTS, EVENTS = 10_000, 8, 1_000, 100, 30, 20_000
-ROUNDS = 20
+ROUNDS = 40
 TARGET_MS = 200.0
 CHILD = "FARRIER_BENCH_CHILD"
 PEER = "/admin/fleet/node/"
