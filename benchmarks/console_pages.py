@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from io import StringIO
 
 NODES, GPUS_A_NODE, MODELS, ROLLOUTS, OPEN_ROLLOUTS, EVENTS = 10_000, 8, 1_000, 100, 30, 20_000
-ROUNDS = 20
+ROUNDS = 40
 TARGET_MS = 200.0
 CHILD = "FARRIER_BENCH_CHILD"
 PEER = "/admin/fleet/node/"
@@ -155,7 +155,8 @@ def seed_fleet(team: object, now: datetime) -> tuple[list[object], object]:
             team=team, pool=pool, name=f"node-{number:05}", zone=f"zone-{number % 10}", hostname=f"host-{number}",
             phase=NodePhase.CORDONED if number % 211 == 0 else NodePhase.ACTIVE, public_key=number.to_bytes(32, "big"),
             credential_expires_at=now + timedelta(hours=20), agent_version="1.0",
-            last_seen_at=now - timedelta(hours=1) if number % 307 == 0 else now,
+            # ahead of the clock, so that nodes don't fall silent while they are measured
+            last_seen_at=now + timedelta(hours=-1 if number % 307 == 0 else 1),
         )
         for number in range(NODES)
     )  # fmt: skip

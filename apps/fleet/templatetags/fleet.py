@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from html import escape  # Django's own takes longer than all else of ten thousand cells
 from itertools import groupby
 
 from django import template
 from django.urls import reverse
-from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
 from apps.fleet.grid import HEALTH, Cell, Zone
