@@ -41,7 +41,7 @@ _JOIN_LOCK = 0x6661_7264_6574
 
 STALE = timedelta(minutes=15)  # a judgment older than this is none
 AHEAD_MINUTES = 2  # the minute that is just being closed, and the one that runs
-LEARNED_SHOWN = 7 * detector.DAY  # minutes before the first judged one that a chart's band reaches back
+LEARNED_SHOWN = 7 * DAY  # minutes before the first judged one that a chart's band reaches back
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Indices = NDArray[np.intp]
 

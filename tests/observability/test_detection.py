@@ -291,7 +291,7 @@ def test_the_band_reaches_back_over_what_it_was_learned_from(minutes, gpus):
     assert None not in {point.observed for point in judged}
     for point in learned:
         assert point.low < point.expected < point.high
-        assert point.expected == pytest.approx(judged[0].expected, abs=1.0)  # an hour of a slow day
+        assert point.expected == pytest.approx(judged[0].expected, abs=2.0)  # an hour of a slow day
 
 
 def test_the_band_of_one_gpu_among_thousands(minutes, gpus, enrolled):
