@@ -128,6 +128,10 @@ class Replay(Installation):
         check("leaves the node out of its evidence" in self.oncall.read(page), "the alert's page names no rollout")
         self.oncall.submit(page, "acknowledge", note="Somebody is on the way to the fans")
         check(self._alert("firing")["acknowledged_by"] == "oncall", "the acknowledgement does not name on-call")
+        scraped = httpx2.get(
+            f"{self.origin}/metrics", headers={"Authorization": f"Bearer {self.secrets['metrics_token']}"}, timeout=30.0
+        )
+        check(scraped.status_code == 200 and "farrier_alerts{" in scraped.text, "/metrics does not tell of alerts")
         return str(alert["summary"])
 
     def _alert(self, state: str) -> dict[str, Any]:

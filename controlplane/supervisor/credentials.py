@@ -3,8 +3,10 @@
 import json
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from controlplane.supervisor.errors import SupervisorError
 
@@ -35,6 +37,11 @@ class Secrets:
     postgres_app: str = field(default_factory=_token)
     redis: str = field(default_factory=_token)
     users: dict[str, str] = field(default_factory=_user_passwords)
+    metrics_token: str = field(default_factory=_token)
+
+
+# What a file of an earlier release doesn't hold is made now and added to it.
+LATER = frozenset({"metrics_token"})
 
 
 def load_or_create(path: Path) -> Secrets:
@@ -45,20 +52,25 @@ def load_or_create(path: Path) -> Secrets:
         return made
     try:
         stored = json.loads(path.read_text())
-        return Secrets(**{f.name: stored[f.name] for f in fields(Secrets)})
+        names = [f.name for f in fields(Secrets) if f.name not in LATER or f.name in stored]
+        known = Secrets(**{name: stored[name] for name in names})
     except (ValueError, KeyError, TypeError) as error:
         raise SupervisorError(
             "secrets_unreadable",
             f"{path} does not hold the secrets of this version ({error!r}): restore it from a backup, or start afresh "
             "with `make reset`.",
         ) from error
+    if not stored.keys() >= LATER:
+        _write(path, known, stored)
+    return known
 
 
-def _write(path: Path, made: Secrets) -> None:
+def _write(path: Path, made: Secrets, others: Mapping[str, Any] | None = None) -> None:
+    """Write all of it, beside what others keep in the same file."""
     temporary = path.with_suffix(".tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as out:
-        json.dump(asdict(made), out, indent=1)
+        json.dump({**(others or {}), **asdict(made)}, out, indent=1)
         out.flush()
         os.fsync(out.fileno())
     temporary.replace(path)

@@ -110,7 +110,13 @@ def assemble(options: Options, layout: Layout, secrets: Secrets) -> tuple[Infras
         broker = Broker(layout.redis, _remembered_port(layout, "redis"), secrets.redis)
         specs.append(broker.spec(layout.home, plain))
         redis_url = broker.url
-    web = {**plain, "DATABASE_URL": database_url, "REDIS_URL": redis_url, "FARRIER_SECRET_KEY": secrets.secret_key}
+    web = {
+        "FARRIER_METRICS_TOKEN": secrets.metrics_token,
+        **plain,
+        "DATABASE_URL": database_url,
+        "REDIS_URL": redis_url,
+        "FARRIER_SECRET_KEY": secrets.secret_key,
+    }
     keys = layout.home / "keys"
     signers = {
         "FARRIER_DIRECTOR_KEY": str(keys / "director" / "director.pem"),

@@ -1,5 +1,6 @@
 """Ports, secrets, short names, logs, reset: each where a person meets it."""
 
+import json
 import os
 import socket
 import stat
@@ -7,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 
@@ -80,6 +81,17 @@ def test_secrets_are_made_once_and_private(tmp_path: Path) -> None:
     assert credentials.load_or_create(path) == made
     assert set(made.users) == {"requester", "lead", "oncall", "admin"}
     assert len({made.postgres_owner, made.postgres_app, made.postgres_superuser, *made.users.values()}) == 7
+
+
+def test_secrets_of_an_earlier_release_are_kept_and_completed(tmp_path: Path) -> None:
+    path = tmp_path / "secrets.json"
+    made = asdict(credentials.load_or_create(path))
+    del made["metrics_token"]
+    path.write_text(json.dumps(made | {"ci_token": "somebody else's"}))
+    completed = credentials.load_or_create(path)
+    assert asdict(completed).items() > made.items()
+    stored = json.loads(path.read_text())
+    assert (stored["metrics_token"], stored["ci_token"]) == (completed.metrics_token, "somebody else's")
 
 
 def test_unreadable_secrets_are_not_replaced(tmp_path: Path) -> None:
