@@ -28,7 +28,7 @@ SET_BY_COMPOSE = {
     "FARRIER_DIRECTOR_KEY",
     "FARRIER_AUDIT_KEY",
 }
-# The image fixes where state lies; failpoints are for tests alone; which GPUs `make up`'s agents sample, nodes there find.
+# The image fixes where state lies; failpoints are for tests alone; nodes there find their own GPUs.
 NOT_IN_COMPOSE = {"FARRIER_HOME", "FARRIER_FAILPOINTS", "FARRIER_HARDWARE"}
 # Read by the Makefile's tools, the images' build and the tests, not by the settings.
 TOOLS = {"FARRIER_TORCH", "TIMESCALE_URL", "PIP_EXTRA_INDEX_URL"}
