@@ -176,7 +176,7 @@ def test_requests_warm_the_boards_slowly(tmp_path: Path) -> None:
         power = pynvml.nvmlDeviceGetPowerUsage(rig.gpus[0].handle)
         rig.host.busy_share = 1.0
         rig.clock.pass_s(1.0)
-        assert pynvml.nvmlDeviceGetPowerUsage(rig.gpus[0].handle) > power + 20_000  # at once
+        assert pynvml.nvmlDeviceGetPowerUsage(rig.gpus[0].handle) > power + 0.5 * REAL_LOAD * 560_000  # at once
         mean_temperature(rig, 150)
         warmed = mean_temperature(rig)
         assert np.abs(np.mean(warmed - idle) - 15 * REAL_LOAD) < 0.8

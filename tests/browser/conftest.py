@@ -54,7 +54,8 @@ def chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+# of the package, not of the run: its event loop runs as long as it lives, and other tests of the worker have their own
+@pytest.fixture(scope="package")
 def browser(chromium: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium, args=FLAGS)

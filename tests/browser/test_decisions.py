@@ -29,7 +29,7 @@ def test_sign_in_evidence_approve_completed(world: World, asked: Rollout, visit:
     expect(page.get_by_text("Waiting for approval").first).to_be_visible()
     page.get_by_label("Reason", exact=True).fill("Similarity is far above its margin.")
     page.get_by_role("button", name="Approve to full").click()
-    expect(page.get_by_role("status")).to_contain_text("is approved")
+    expect(page.locator("p.said")).to_contain_text("is approved")
     world.seed.lab.until(asked, "completed")
     # the page learns it by its own polling
     expect(page.locator("#decision")).to_contain_text("Completed.")
@@ -42,7 +42,7 @@ def test_reject_rolls_back_and_holds(world: World, asked: Rollout, visit: Callab
     page = visit("lead", f"/rollouts/{asked.pk}/")
     page.get_by_label("Reason", exact=True).fill("The worst pairs are all licence texts.")
     page.get_by_role("button", name="Reject and roll back").click()
-    expect(page.get_by_role("status")).to_contain_text("rolls back")
+    expect(page.locator("p.said")).to_contain_text("rolls back")
     world.seed.lab.until(asked, "rolled_back")
     expect(page.locator("#decision")).to_contain_text("Rolled back.")
     page.goto("/holds/")
@@ -50,7 +50,7 @@ def test_reject_rolls_back_and_holds(world: World, asked: Rollout, visit: Callab
     held.get_by_text("Lift the hold…").click()
     held.get_by_label("Reason").fill("Looked at each pair: they are fine.")
     held.get_by_role("button", name="Lift the hold on").click()
-    expect(page.get_by_role("status")).to_contain_text("is lifted")
+    expect(page.locator("p.said")).to_contain_text("is lifted")
     expect(page.locator("section.card", has_text=f"{asked.model.slug} v2")).to_have_count(0)
 
 
@@ -95,7 +95,7 @@ def test_decides_without_javascript(world: World, asked: Rollout, visit: Callabl
     page = visit("lead", f"/rollouts/{asked.pk}/", java_script_enabled=False)
     page.get_by_label("Reason", exact=True).fill("No script needed.")
     page.get_by_role("button", name="Approve to full").click()
-    expect(page.get_by_role("status")).to_contain_text("is approved")
+    expect(page.locator("p.said")).to_contain_text("is approved")
     world.seed.lab.until(asked, "completed")
     page.reload()
     expect(page.locator("#decision")).to_contain_text("Completed.")
@@ -106,6 +106,6 @@ def test_abort_from_the_page(world: World, asked: Rollout, visit: Callable[..., 
     page.get_by_text("Abort…").click()
     page.locator("#reason-abort").fill("A better version is on its way.")
     page.get_by_role("button", name=f"Abort rollout {asked}").click()
-    expect(page.get_by_role("status")).to_contain_text("is being aborted")
+    expect(page.locator("p.said")).to_contain_text("is being aborted")
     world.seed.lab.until(asked, "aborted")
     expect(page.locator("#decision")).to_contain_text("lead aborted it: A better version is on its way.")
