@@ -23,6 +23,7 @@ from pytest_django.live_server_helper import LiveServer
 from apps.observability.alert_models import Alert
 from tests.artifacts import Keys
 from tests.browser.seed import PASSWORD, Seed, build
+from tests.conftest import empty_series
 from tests.fleet import builders
 
 ARTIFACTS = Path(__file__).resolve().parents[2] / "test-artifacts"
@@ -105,6 +106,7 @@ def installation(
         finally:
             server.stop()
             call_command("flush", interactive=False, verbosity=0, inhibit_post_migrate=True)
+            empty_series()
             connections.close_all()
             connections["default"].close_pool()  # type: ignore[attr-defined]  # PostgreSQL's
 
