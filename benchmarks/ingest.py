@@ -225,7 +225,7 @@ def register(count: int) -> list[Sender]:
             {"uuid": f"GPU-{number}-{index}", "index": index, "name": "H100", "memory_bytes": 80 << 30}
             for index in range(GPUS)
         ]
-        store_gpus(node, {"gpus": listed})
+        store_gpus(node, {"gpus": listed}, now=now)
         numbers = dict(node.gpus.order_by("index").values_list("uuid", "number"))
         senders.append(Sender(node.pk, numbers, key, values=values))
     return senders
